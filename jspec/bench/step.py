@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: MIT
+"""What one round costs, where the time goes, and how far the floor is.
+
+  floor      bytes of all weights a step reads / read rate of this machine
+  stack      the decoder stack's matmuls alone, no attention, nothing cached
+  head       the LM head and the argmax over the vocabulary
+  attention  score minus stack
+  sampling   one decision of a row, for each way of sampling
+
+`compare` runs the same weights through `transformers` in the same process.
+Every figure is a median; only ratios of one run mean anything on a shared
+machine.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec import tree
+from jspec.bench import timing
+from jspec.cache import paged
+from jspec.decode import round as round_lib
+from jspec.decode import sampling, verify_chain
+from jspec.nn import layers
+
+PAGE_SIZE = 32
+# Steps in one timed program, so that dispatch is not what is measured.
+STEPS = 8
+
+SAMPLERS = {
+  'greedy': sampling.SamplingParams(),
+  'temperature': sampling.SamplingParams(temperature=0.8),
+  'top_p': sampling.SamplingParams(temperature=0.8, top_p=0.9),
+  'top_k': sampling.SamplingParams(temperature=0.8, top_k=50),
+}
+
+
+def run(
+  loaded: Any,
+  drafter: Any,
+  *,
+  rows: Sequence[int],
+  nodes: Sequence[int],
+  context: int,
+  repeats: int,
+  compare: bool = False,
+  on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+  """Measures everything; see the module docstring.
+
+  Args:
+    loaded: a `loading.LoadedTarget`.
+    drafter: who drafts, or None; its round is measured at one row.
+    rows: rows of the grid.
+    nodes: nodes a row of the grid.
+    context: cached tokens in every row.
+    repeats: timed repetitions of each figure.
+    compare: also time `transformers`, which must be installed.
+    on_progress: called with (figures done, figures in all).
+  """
+  model = loaded.model
+  total = len(rows) * len(nodes) + 6 + compare
+  done = 0
+
+  def tick():
+    nonlocal done
+    done += 1
+    if on_progress is not None:
+      on_progress(done, total)
+
+  result: dict[str, Any] = {'target': loaded.name, 'context': context}
+  weights = [np.asarray(leaf) for leaf in jax.tree.leaves(model)]
+  # A step reads one row of the embedding, and everything else.
+  num_bytes = sum(w.nbytes for w in weights) - model.embedding[...].nbytes
+  rate = timing.read_rate(weights)
+  result['weight_bytes'] = num_bytes
+  result['read_gb_per_s'] = rate / 1e9
+  result['floor_ms'] = num_bytes / rate * 1e3
+  tick()
+  plain, compile_s = _round_ms(model, None, context, repeats)
+  result['plain_round_ms'], result['compile_s'] = plain, compile_s
+  tick()
+  result['stack_ms'] = _stack_ms(model, repeats)
+  tick()
+  result['head_ms'] = _head_ms(model, repeats)
+  tick()
+  result['score_ms'] = _score_ms(model, 1, 1, context, repeats)
+  tick()
+  result['sampling_ms'] = {
+    name: _sampling_ms(model, params, repeats)
+    for name, params in SAMPLERS.items()
+  }
+  tick()
+  if drafter is not None:
+    result['drafter_round_ms'], _ = _round_ms(model, drafter, context, repeats)
+    result['num_draft_tokens'] = drafter.num_draft_tokens
+  result['verify_ms'] = []
+  for num_rows in rows:
+    for num_nodes in nodes:
+      ms = _verify_ms(model, num_rows, num_nodes, context, repeats)
+      result['verify_ms'].append(dict(rows=num_rows, nodes=num_nodes, ms=ms))
+      tick()
+  if compare:
+    from jspec.bench import hf
+
+    ratio = hf.compare(model, context, repeats)
+    result['transformers'] = ratio
+    tick()
+  result['peak_memory_gb'] = timing.peak_gb()
+  return result
+
+
+def table(result: dict[str, Any]) -> str:
+  """Renders the result for a terminal."""
+  floor, plain = result['floor_ms'], result['plain_round_ms']
+  rest = plain - result['score_ms'] - result['head_ms']
+  lines = [
+    f'{result["target"]}, one row, {result["context"]} cached tokens',
+    f'  floor      {floor:7.2f} ms  ({result["weight_bytes"] / 1e6:.0f} MB at'
+    f' {result["read_gb_per_s"]:.1f} GB/s); a plain round reaches'
+    f' {100 * floor / plain:.0f} %',
+    f'  round      {plain:7.2f} ms, of which',
+    f'    stack    {result["stack_ms"]:7.2f} ms',
+    f'    attention{result["score_ms"] - result["stack_ms"]:7.2f} ms',
+    f'    head     {result["head_ms"]:7.2f} ms',
+    f'    the rest {rest:7.2f} ms  (sampling, commit, bookkeeping)',
+    '  sampling   '
+    + ', '.join(
+      f'{name} {ms:.2f} ms ({100 * ms / plain:.0f} %)'
+      for name, ms in result['sampling_ms'].items()
+    ),
+    f'  compile    {result["compile_s"]:7.2f} s a program; peak memory'
+    f' {result["peak_memory_gb"]:.2f} GB',
+  ]
+  if 'drafter_round_ms' in result:
+    lines.append(
+      f'  drafting   {result["drafter_round_ms"]:7.2f} ms a round with'
+      f' {result["num_draft_tokens"]} drafts'
+    )
+  if 'transformers' in result:
+    other = result['transformers']
+    lines.append(
+      f'  transformers {other["transformers_ms"]:.2f} ms a token, jspec'
+      f' {other["jspec_ms"]:.2f} ms in turns: {other["ratio"]:.2f} times as fast'
+    )
+  cells = {(c['rows'], c['nodes']): c['ms'] for c in result['verify_ms']}
+  rows = sorted({r for r, _ in cells})
+  nodes = sorted({n for _, n in cells})
+  lines.append('\nverify, ms   ' + ''.join(f'{n:>5} nodes' for n in nodes))
+  for r in rows:
+    values = ''.join(f'{cells[r, n]:11.1f}' for n in nodes)
+    lines.append(f'{r:>5} rows   {values}')
+  return '\n'.join(lines)
+
+
+def filled_cache(model: Any, rows: int, context: int) -> paged.PagedCache:
+  """A cache of `rows` rows with `context` tokens, and room for a few more."""
+  pages_per_row = -(-(context + 64) // PAGE_SIZE)
+  table = paged.contiguous_table(rows, pages_per_row)
+  lengths = jnp.full((rows,), context, jnp.int32)
+  pages = paged.init_pages(
+    model.num_layers,
+    rows * pages_per_row,
+    PAGE_SIZE,
+    model.num_kv_heads,
+    model.head_width,
+  )
+  return paged.PagedCache(pages, dataclasses.replace(table, lengths=lengths))
+
+
+def decoding_state(model: Any, drafter: Any, context: int) -> round_lib.State:
+  """One row in the middle of an answer."""
+  state = round_lib.init_state(
+    model,
+    drafter,
+    num_rows=1,
+    max_len=min(model.max_len, context + 1024),
+    page_size=PAGE_SIZE,
+    num_stop_ids=1,
+  )
+  table = dataclasses.replace(
+    state.cache.table, lengths=jnp.full((1,), context, jnp.int32)
+  )
+  return dataclasses.replace(
+    state,
+    cache=dataclasses.replace(state.cache, table=table),
+    anchor=jnp.ones((1,), jnp.int32),
+    remaining=jnp.full((1,), 10**6, jnp.int32),
+  )
+
+
+def rounds_program(model: Any, drafter: Any, context: int) -> tuple[Any, float]:
+  """A function that runs `STEPS` rounds, and the seconds to compile it.
+
+  The state is donated and carried on, as in real decoding, so the context grows
+  a little from call to call.
+  """
+  state = decoding_state(model, drafter, context)
+  args = (jnp.int32(STEPS), jnp.bool_(False))
+  began = time.perf_counter()
+  compiled = (
+    jax.jit(
+      functools.partial(round_lib.run_rounds, sample_drafts=False),
+      donate_argnums=2,
+    )
+    .lower(model, drafter, state, *args)
+    .compile()
+  )
+  compile_s = time.perf_counter() - began
+
+  def run_steps():
+    nonlocal state
+    state = compiled(model, drafter, state, *args)
+    return state.num_output
+
+  return run_steps, compile_s
+
+
+def _round_ms(model, drafter, context, repeats):
+  run_steps, compile_s = rounds_program(model, drafter, context)
+  return timing.seconds(run_steps, repeats) / STEPS * 1e3, compile_s
+
+
+def _score_ms(model, rows, nodes, context, repeats):
+  cache = filled_cache(model, rows, context)
+
+  @jax.jit
+  def steps(model, cache, tokens):
+    def body(_, tokens):
+      hidden = _score(model, cache, tokens).hidden
+      return tokens + (hidden[..., 0] > 1e9)
+
+    return jax.lax.fori_loop(0, STEPS, body, tokens)
+
+  tokens = jnp.ones((rows, nodes), jnp.int32)
+  run_steps = functools.partial(steps, model, cache, tokens)
+  return timing.seconds(run_steps, repeats) / STEPS * 1e3
+
+
+def _verify_ms(model, rows, nodes, context, repeats):
+  """Score, head and greedy acceptance; what a round costs but for drafting."""
+  cache = filled_cache(model, rows, context)
+  params = sampling.stack([sampling.SamplingParams()] * rows)
+  num_steps = max(1, STEPS // rows)
+
+  @jax.jit
+  def steps(model, cache, tokens):
+    def body(_, tokens):
+      scored = _score(model, cache, tokens)
+      draft = tree.Draft(
+        tokens=tokens,
+        parents=tree.chain_parents(rows, nodes),
+        num_nodes=jnp.full((rows,), nodes, jnp.int32),
+        confidence=jnp.ones((rows, nodes)),
+      )
+      accepted = verify_chain.accept(
+        model.logits(scored.hidden), draft, params, cache.table.lengths
+      )
+      return tokens + (accepted.tokens > 10**8)
+
+    return jax.lax.fori_loop(0, num_steps, body, tokens)
+
+  tokens = jnp.ones((rows, nodes), jnp.int32)
+  run_steps = functools.partial(steps, model, cache, tokens)
+  return timing.seconds(run_steps, repeats) / num_steps * 1e3
+
+
+def _score(model, cache, tokens):
+  rows, nodes = tokens.shape
+  positions = cache.table.lengths[:, None] + jnp.arange(nodes)
+  return model.score(
+    tokens, positions, tree.chain_words(rows, nodes), cache, ()
+  )
+
+
+def _stack_ms(model, repeats):
+  config = model.config
+
+  @jax.jit
+  def steps(stack, x):
+    def layer_step(x, layer):
+      normed = layers.rms_norm(x, layer.attn_norm[...], config.norm_eps)
+      heads = normed @ layer.qkv[...]
+      x = x + heads[..., : layer.out[...].shape[0]] @ layer.out[...]
+      normed = layers.rms_norm(x, layer.mlp_norm[...], config.norm_eps)
+      x = x + layers.gated_mlp(normed, layer.gate_up[...], layer.down[...])
+      return x, None
+
+    def body(_, x):
+      return x * 1e-3 + jax.lax.scan(layer_step, x, stack)[0] * 1e-9
+
+    return jax.lax.fori_loop(0, STEPS, body, x)
+
+  x = jnp.ones((1, config.width))
+  run_steps = functools.partial(steps, model.layers, x)
+  return timing.seconds(run_steps, repeats) / STEPS * 1e3
+
+
+def _head_ms(model, repeats):
+  @jax.jit
+  def steps(model, hidden):
+    def body(_, hidden):
+      token = sampling.argmax(model.logits(hidden))
+      return hidden + (token[:, None] > 10**8)
+
+    return jax.lax.fori_loop(0, STEPS, body, hidden)
+
+  hidden = jnp.ones((1, model.width))
+  run_steps = functools.partial(steps, model, hidden)
+  return timing.seconds(run_steps, repeats) / STEPS * 1e3
+
+
+def _sampling_ms(model, params, repeats):
+  num_steps = 32
+  batch = sampling.stack([params])
+  logits = jax.random.normal(jax.random.key(0), (1, model.vocab_size)) * 3
+
+  @jax.jit
+  def steps(logits):
+    def body(i, carry):
+      logits, total = carry
+      uniform = jnp.full((1,), 0.37) + i * 1e-3
+      token = sampling.sample(logits, batch, uniform)
+      return logits + total[:, None] * 1e-12, total + token
+
+    return jax.lax.fori_loop(
+      0, num_steps, body, (logits, jnp.zeros((1,), jnp.int32))
+    )
+
+  return timing.seconds(lambda: steps(logits)[1], repeats) / num_steps * 1e3

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""Timing of compiled programs and of the memory they read."""
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from concurrent import futures
+
+import jax
+import numpy as np
+
+
+def seconds(run: Callable[[], object], repeats: int) -> float:
+  """Median seconds of `run`, whose result is waited for; one warm-up."""
+  jax.block_until_ready(run())
+  taken = []
+  for _ in range(repeats):
+    began = time.perf_counter()
+    jax.block_until_ready(run())
+    taken.append(time.perf_counter() - began)
+  return float(np.median(taken))
+
+
+def read_rate(arrays: list[np.ndarray], repeats: int = 5) -> float:
+  """Bytes a second that all cores together read from memory; the best of.
+
+  Every core sums its own slice of every array: nothing but reading, the floor
+  under any step that has to see all of them.
+  """
+  num_threads = os.cpu_count() or 1
+  flat = [array.reshape(-1) for array in arrays]
+  slices = [
+    [
+      part
+      for array in flat
+      for part in np.array_split(array, num_threads)[i::num_threads]
+    ]
+    for i in range(num_threads)
+  ]
+
+  def read(parts):
+    for part in parts:
+      np.add.reduce(part)
+
+  best = np.inf
+  with futures.ThreadPoolExecutor(num_threads) as pool:
+    for _ in range(repeats):
+      began = time.perf_counter()
+      list(pool.map(read, slices))
+      best = min(best, time.perf_counter() - began)
+  return sum(array.nbytes for array in arrays) / best
+
+
+def peak_gb() -> float:
+  """Largest resident memory of this process so far, in GB (1e9 bytes)."""
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The key-value cache as a value."""

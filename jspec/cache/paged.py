@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""The paged key-value cache as a value.
+
+A row's tokens live in pages of R rows each; `page_ids[b, j]` is the page that
+holds positions j * R .. j * R + R - 1 of row b (-1: none). Several pools can
+share one table: the drafter keeps its context rows under the target's page ids.
+
+Only `commit` writes, after acceptance. Verification reads; nothing wrong is
+ever written, so nothing is ever rolled back.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jspec.kernels.kv_commit import api as kv_commit
+from jspec.typing import Array, Bool, Float, Int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Pages:
+  """A pool of key and value rows.
+
+  A page holds its rows head by head ([K, R, H]): attention batches over heads,
+  and the other order costs a transposed copy of every page it reads (6 times
+  the attention time at one row on a CPU).
+  """
+
+  k: Float[Array, 'L P K R H']
+  v: Float[Array, 'L P K R H']
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PageTable:
+  """Which pages a row owns and how many of its tokens are committed.
+
+  Attributes:
+    page_ids: pages of each row in order of position; -1 where it owns none.
+    lengths: committed tokens of each row.
+    dropped: True once any row was committed without a page to hold it. The
+      host checks it; the row's later output is not to be trusted.
+  """
+
+  page_ids: Int[Array, 'B M']
+  lengths: Int[Array, 'B']
+  dropped: Bool[Array, '']
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PagedCache:
+  """The target's committed keys and values."""
+
+  pages: Pages
+  table: PageTable
+
+  def commit(
+    self,
+    k: Float[Array, 'L B T K H'],
+    v: Float[Array, 'L B T K H'],
+    path: Int[Array, 'B T2'],
+    num_rows: Int[Array, 'B'],
+  ) -> 'PagedCache':
+    """Appends nodes `path[:num_rows]` of every row behind its prefix."""
+    pages, dropped = write(self.pages, self.table, k, v, path, num_rows)
+    return PagedCache(pages, advance(self.table, num_rows, dropped))
+
+
+def write(
+  pages: Pages,
+  table: PageTable,
+  k: Float[Array, 'L B T K H'],
+  v: Float[Array, 'L B T K H'],
+  path: Int[Array, 'B T2'],
+  num_rows: Int[Array, 'B'],
+) -> tuple[Pages, Bool[Array, '']]:
+  """Writes rows at `table.lengths` onwards; the table itself stays as it is.
+
+  Returns the pages and whether any row had no page to go to.
+  """
+  k_pages, v_pages, dropped = kv_commit.kv_commit(
+    pages.k, pages.v, k, v, path, table.page_ids, table.lengths, num_rows
+  )
+  return Pages(k_pages, v_pages), dropped
+
+
+def advance(
+  table: PageTable, num_rows: Int[Array, 'B'], dropped: Bool[Array, '']
+) -> PageTable:
+  """Counts `num_rows` more committed tokens."""
+  return PageTable(
+    table.page_ids, table.lengths + num_rows, table.dropped | dropped
+  )
+
+
+def init_pages(
+  num_layers: int,
+  num_pages: int,
+  page_size: int,
+  num_kv_heads: int,
+  head_width: int,
+  dtype=jnp.float32,
+) -> Pages:
+  """An empty pool."""
+  shape = (num_layers, num_pages, num_kv_heads, page_size, head_width)
+  return Pages(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def contiguous_table(num_rows: int, pages_per_row: int) -> PageTable:
+  """The table of offline decoding: row b owns pages b * M .. b * M + M - 1."""
+  page_ids = jnp.arange(num_rows * pages_per_row, dtype=jnp.int32)
+  return PageTable(
+    page_ids.reshape(num_rows, pages_per_row),
+    jnp.zeros((num_rows,), jnp.int32),
+    jnp.zeros((), bool),
+  )

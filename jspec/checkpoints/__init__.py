@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Reading and writing weights: HF safetensors, GGUF, orbax."""

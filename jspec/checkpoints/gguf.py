@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""Reads GGUF files: metadata, and tensors dequantised to float32 one at a time.
+
+Quantised blocks are decoded by `gguf.quants.dequantize`, the reference of
+llama.cpp in numpy, e.g. Q4_1: 32 values share (scale, minimum), w = d * q + m.
+What the names mean is the business of the family (`targets/llama_gguf.py`);
+a quantisation that was never tested here is refused by name.
+"""
+
+import math
+import pathlib
+from collections.abc import Collection
+from typing import Any
+
+import gguf
+import numpy as np
+
+from jspec import errors
+
+QUANTIZATIONS = (
+  'F32',
+  'F16',
+  'BF16',
+  'Q8_0',
+  'Q4_0',
+  'Q4_1',
+  'Q5_0',
+  'Q5_1',
+  'Q4_K',
+  'Q5_K',
+  'Q6_K',
+)
+
+
+class GGUFFile:
+  """An open GGUF file: a `names.Source` with `metadata`.
+
+  Attributes:
+    where: the path, for messages.
+    metadata: the key-value pairs as Python values.
+  """
+
+  def __init__(self, path: str | pathlib.Path):
+    """Opens a file and reads its header; tensors stay on disk."""
+    path = pathlib.Path(path)
+    self.where = str(path)
+    if not path.is_file():
+      raise errors.UserError(f'{path}: no such file; give a .gguf file')
+    with path.open('rb') as stream:
+      if stream.read(4) != b'GGUF':
+        raise errors.UserError(f'{path} is not a GGUF file (no GGUF magic)')
+    try:
+      reader = gguf.GGUFReader(path)
+      # Reader-made entries (GGUF.version, ...) describe the container.
+      self.metadata: dict[str, Any] = {
+        key: field.contents()
+        for key, field in reader.fields.items()
+        if not key.startswith('GGUF.')
+      }
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+      # The package reports a short file as a failed reshape or index.
+      raise errors.UserError(
+        f'{path} is truncated or not readable as GGUF ({error}); fetch it again'
+      ) from error
+    self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+    self._check_types()
+
+  def _check_types(self) -> None:
+    refused = sorted(
+      {
+        tensor.tensor_type.name
+        for tensor in self._tensors.values()
+        if tensor.tensor_type.name not in QUANTIZATIONS
+      }
+    )
+    if refused:
+      raise errors.UserError(
+        f'{self.where}: quantisation {", ".join(refused)} is not supported;'
+        f' use one of {", ".join(QUANTIZATIONS)}'
+      )
+
+  def names(self) -> Collection[str]:
+    """Returns the names of all tensors."""
+    return self._tensors.keys()
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Returns a shape in row-major order, [out, in] for a matrix."""
+    # GGUF lists the fastest axis first.
+    return tuple(int(n) for n in reversed(self._tensors[name].shape))
+
+  def read(self, name: str) -> np.ndarray:
+    """Returns a tensor as float32."""
+    tensor = self._tensors[name]
+    shape = self.shape(name)
+    values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    if values.size != math.prod(shape):
+      raise errors.UserError(
+        f'{self.where}: tensor {name} holds {values.size} values, not {shape}'
+      )
+    return values.astype(np.float32, copy=False).reshape(shape)

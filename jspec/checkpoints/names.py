@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""Rename tables: how the tensors of a checkpoint become the leaves of a model.
+
+A table is a list of `Rule`s. Each names one source tensor, the leaf it fills,
+the box inside that leaf, and what to do to the values on the way:
+
+  Rule('layers.3.mlp.up_proj.weight', 'gate_up', (3, ALL, slice(F, 2 * F)),
+       transpose)      # [F, D] on disk  ->  gate_up[3, :, F:2F]
+
+`fill` refuses a checkpoint unless every source tensor is used exactly once and
+every element of every leaf is written exactly once; all that is wrong is
+reported in one message, before a single value is read. Leaves are allocated
+once and filled tensor by tensor, so the peak is the model plus one tensor.
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from jspec import errors
+
+ALL = slice(None)
+
+# More than this many findings are counted instead of listed.
+_MAX_LISTED = 12
+
+
+@runtime_checkable
+class Source(Protocol):
+  """A checkpoint that is open for reading, tensor by tensor."""
+
+  where: str
+
+  def names(self) -> Collection[str]:
+    """The names of all tensors."""
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """The shape of a tensor, known without reading it."""
+
+  def read(self, name: str) -> np.ndarray:
+    """The values of a tensor."""
+
+
+def identity(values: np.ndarray) -> np.ndarray:
+  """Leaves a tensor as it is on disk."""
+  return values
+
+
+def transpose(values: np.ndarray) -> np.ndarray:
+  """Turns [out, in] into [in, out]."""
+  return values.T
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One source tensor and the box of a leaf that it fills.
+
+  Attributes:
+    source: name in the checkpoint.
+    leaf: name in the model.
+    box: one int or slice (step 1) for each leading axis of the leaf.
+    convert: from the tensor on disk to the values of the box.
+    shape: the shape on disk; None derives it: the box's, reversed by
+      `transpose`, and kept by anything else.
+  """
+
+  source: str
+  leaf: str
+  box: tuple[int | slice, ...] = ()
+  convert: Callable[[np.ndarray], np.ndarray] = identity
+  shape: tuple[int, ...] | None = None
+
+
+def fill(
+  rules: Iterable[Rule],
+  source: Source,
+  shapes: Mapping[str, tuple[int, ...]],
+  *,
+  ignored: Collection[str] = (),
+  dtype: np.dtype | type = np.float32,
+  on_tensor: Callable[[int, int], None] | None = None,
+) -> dict[str, np.ndarray]:
+  """Reads a checkpoint into freshly allocated leaves.
+
+  Args:
+    rules: the table.
+    source: the checkpoint.
+    shapes: shape of every leaf.
+    ignored: source tensors that are knowingly not used.
+    dtype: of the leaves.
+    on_tensor: called with (tensors read, tensors in all), for a progress bar.
+
+  Returns:
+    The leaves by name.
+
+  Raises:
+    errors.UserError: with every missing, unknown, doubly used or wrongly shaped
+      tensor and every leaf that is not filled exactly once.
+  """
+  rules = list(rules)
+  problems = check(rules, source, shapes, ignored=ignored)
+  if problems:
+    raise errors.UserError(_report(source.where, problems))
+  leaves = {name: np.empty(shape, dtype) for name, shape in shapes.items()}
+  for i, rule in enumerate(rules):
+    leaves[rule.leaf][rule.box] = rule.convert(source.read(rule.source))
+    if on_tensor is not None:
+      on_tensor(i + 1, len(rules))
+  return leaves
+
+
+def check(
+  rules: Collection[Rule],
+  source: Source,
+  shapes: Mapping[str, tuple[int, ...]],
+  *,
+  ignored: Collection[str] = (),
+) -> list[str]:
+  """Returns all that keeps a table from fitting a checkpoint and a model."""
+  names = set(source.names())
+  uses = collections.Counter(rule.source for rule in rules)
+  problems = [f'tensor {n} is missing' for n in sorted(uses.keys() - names)]
+  unknown = names - uses.keys() - set(ignored)
+  problems += [f'tensor {n} is not known' for n in sorted(unknown)]
+  problems += [
+    f'tensor {n} is used {k} times' for n, k in uses.items() if k > 1
+  ]
+  boxes = collections.defaultdict(list)
+  for rule in rules:
+    if rule.leaf not in shapes:
+      problems.append(f'tensor {rule.source} is for no leaf {rule.leaf}')
+      continue
+    bounds, box_shape = _bounds(rule.box, shapes[rule.leaf])
+    boxes[rule.leaf].append(bounds)
+    want = rule.shape
+    if want is None:
+      want = box_shape[::-1] if rule.convert is transpose else box_shape
+    if rule.source in names and source.shape(rule.source) != want:
+      have = source.shape(rule.source)
+      problems.append(f'tensor {rule.source} has shape {have}, not {want}')
+  for leaf, shape in shapes.items():
+    if not _is_tiled(boxes[leaf], shape):
+      problems.append(f'leaf {leaf} {shape} is not filled exactly once')
+  return problems
+
+
+def _bounds(
+  box: tuple[int | slice, ...], shape: tuple[int, ...]
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+  """Returns (start, stop) on every axis, and the shape left after indexing."""
+  bounds, left = [], []
+  full = box + (ALL,) * (len(shape) - len(box))
+  for part, size in zip(full, shape, strict=True):
+    if isinstance(part, slice):
+      start, stop, step = part.indices(size)
+      if step != 1:
+        raise ValueError(f'a box takes slices of step 1, not {part}')
+      left.append(stop - start)
+    else:
+      start, stop = part, part + 1
+    bounds.append((start, stop))
+  return tuple(bounds), tuple(left)
+
+
+def _is_tiled(
+  boxes: list[tuple[tuple[int, int], ...]], shape: tuple[int, ...]
+) -> bool:
+  """Whether boxes inside `shape` cover it without an overlap."""
+  volume = sum(math.prod(stop - start for start, stop in b) for b in boxes)
+  if volume != math.prod(shape):
+    return False
+  boxes = sorted(boxes)
+  for i, one in enumerate(boxes):
+    for other in boxes[i + 1 :]:
+      # Sorted by the first axis: nothing later can reach back into `one`.
+      if one and other[0][0] >= one[0][1]:
+        break
+      pairs = zip(one, other, strict=True)
+      if all(a[0] < b[1] and b[0] < a[1] for a, b in pairs):
+        return False
+  return True
+
+
+def _report(where: str, problems: list[str]) -> str:
+  listed = '; '.join(problems[:_MAX_LISTED])
+  more = len(problems) - _MAX_LISTED
+  tail = f'; and {more} more' if more > 0 else ''
+  return f'{where} does not fit the model: {listed}{tail}'

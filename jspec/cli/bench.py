@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+"""`jspec bench step`: what scoring so many nodes of so many rows costs."""
+
+import argparse
+
+from jspec.cli import options, progress
+
+
+def add(programs) -> None:
+  """Declares the program."""
+  parser = programs.add_parser(
+    'bench', help='measure speed', allow_abbrev=False
+  )
+  actions = parser.add_subparsers(metavar='BENCHMARK', required=True)
+  step = actions.add_parser(
+    'step',
+    help='milliseconds of one round by rows and nodes',
+    description='Measures one round by rows and nodes, median of repeats.',
+    allow_abbrev=False,
+  )
+  options.add_models(step, drafter='none')
+  step.add_argument(
+    '--rows', type=options.positives, default=(1, 4, 16), metavar='N,N,...'
+  )
+  step.add_argument(
+    '--nodes', type=options.positives, default=(1, 4, 8), metavar='N,N,...'
+  )
+  step.add_argument(
+    '--context',
+    type=options.positive,
+    default=256,
+    metavar='N',
+    help='cached tokens in every row',
+  )
+  step.add_argument('--repeats', type=options.positive, default=5, metavar='N')
+  options.add_json(step)
+  step.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+  """Measures and prints a table."""
+  options.writable(args.json)
+  from jspec.bench import step
+
+  loaded, drafter = options.models(args)
+  with progress.Wait('measuring', unit='cells') as wait:
+    result = step.run(
+      loaded,
+      drafter,
+      rows=args.rows,
+      nodes=args.nodes,
+      context=args.context,
+      repeats=args.repeats,
+      on_progress=wait.update,
+    )
+  print(step.table(result))
+  if args.json is not None:
+    options.write_json(args.json, options.with_provenance(result))

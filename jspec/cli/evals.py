@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""`jspec evals acceptance | lossless` (also `jspec eval ...`)."""
+
+import argparse
+
+from jspec.cli import options, progress
+
+
+def add(programs) -> None:
+  """Declares the program."""
+  parser = programs.add_parser(
+    'evals',
+    aliases=['eval'],
+    help='measure a drafter, or check that it changes nothing',
+    allow_abbrev=False,
+  )
+  actions = parser.add_subparsers(metavar='EVAL', required=True)
+  for name, help_text, run in (
+    ('acceptance', 'accepted drafts by depth, tokens per round', acceptance),
+    ('lossless', 'tokens with the drafter against plain decoding', lossless),
+  ):
+    action = actions.add_parser(
+      name, help=help_text, description=help_text, allow_abbrev=False
+    )
+    options.add_models(action, drafter='shipped')
+    options.add_prompts(action, default='demo')
+    options.add_limit(action)
+    options.add_sampling(action)
+    options.add_json(action)
+    action.set_defaults(run=run)
+
+
+def acceptance(args: argparse.Namespace) -> None:
+  """Measures acceptance and prints a table."""
+  from jspec.evals import acceptance as acceptance_lib
+
+  result = _run(args, acceptance_lib, 'measuring acceptance')
+  print(acceptance_lib.table(result))
+
+
+def lossless(args: argparse.Namespace) -> int:
+  """Compares tokens; the exit code is 1 if any differ without a tie."""
+  from jspec.evals import lossless as lossless_lib
+
+  result = _run(args, lossless_lib, 'comparing with plain decoding')
+  print(lossless_lib.table(result))
+  return 0 if result['identical'] + result['ties'] == result['total'] else 1
+
+
+def _run(args, module, what):
+  options.writable(args.json)
+  prompts = options.prompts(args.prompts, args.limit)
+  options.sampling(args, ())  # bad flags fail before the model loads
+  loaded, drafter = options.models(args)
+  with progress.Wait(what, unit='answers') as wait:
+    result = module.run(
+      loaded,
+      drafter,
+      prompts,
+      options.sampling(args, loaded.stop_ids),
+      num_rows=min(args.rows, len(prompts)),
+      on_progress=wait.update,
+    )
+  if args.json is not None:
+    options.write_json(args.json, options.with_provenance(result))
+  return result

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""Flags that read the same in every program, and what they stand for."""
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+from jspec import errors
+
+ASSETS = pathlib.Path(__file__).resolve().parents[1] / 'assets'
+SHIPPED_PROMPTS = ASSETS / 'prompts.jsonl'
+
+
+def add_models(parser: argparse.ArgumentParser, drafter: str) -> None:
+  """Adds --target and --drafter; `drafter` is the default of the latter."""
+  parser.add_argument(
+    '--target',
+    default='smollm2_135m',
+    metavar='NAME|DIR|FILE.gguf|hf:ORG/NAME',
+    help='the model to decode (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--drafter',
+    default=drafter,
+    metavar='NAME|CHECKPOINT|MODULE:ATTR',
+    help='none, ngram, shipped, or your own (default: %(default)s)',
+  )
+
+
+def add_prompts(parser: Any, default: str | None) -> None:
+  """Adds --prompts, to a parser or to a group of one."""
+  parser.add_argument(
+    '--prompts',
+    default=default,
+    metavar='FILE|demo|shipped',
+    help='JSON Lines with `turns` or `prompt`, or prompts that come with jspec'
+    + (f' (default: {default})' if default else ''),
+  )
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+  """Adds --limit, the number of prompts to read."""
+  parser.add_argument(
+    '--limit', type=positive, metavar='N', help='only the first N prompts'
+  )
+
+
+def add_sampling(
+  parser: argparse.ArgumentParser, max_tokens: int = 128, rows: int = 8
+) -> None:
+  """Adds the flags of `SamplingParams` and --rows."""
+  group = parser.add_argument_group('sampling')
+  group.add_argument(
+    '--max-tokens', type=positive, default=max_tokens, metavar='N'
+  )
+  group.add_argument(
+    '--temperature', type=float, default=0.0, help='0 takes the likeliest token'
+  )
+  group.add_argument('--top-k', type=int, default=0, help='0 is off')
+  group.add_argument('--top-p', type=float, default=1.0, help='1 is off')
+  group.add_argument('--min-p', type=float, default=0.0, help='0 is off')
+  group.add_argument('--seed', type=int, default=0)
+  group.add_argument(
+    '--rows',
+    type=positive,
+    default=rows,
+    metavar='N',
+    help='answers decoded at the same time (default: %(default)s)',
+  )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+  """Adds --json."""
+  parser.add_argument(
+    '--json', type=pathlib.Path, metavar='OUT', help='also write all results'
+  )
+
+
+def positive(text: str) -> int:
+  """Reads an integer above zero."""
+  value = int(text)
+  if value < 1:
+    raise argparse.ArgumentTypeError(f'{text} is not above zero')
+  return value
+
+
+def positives(text: str) -> tuple[int, ...]:
+  """Reads `1,4,16`."""
+  return tuple(positive(part) for part in text.split(','))
+
+
+def prompts(spec: str, limit: int | None) -> list[Any]:
+  """Reads prompts (`data.sources.Prompt`) by file or by name."""
+  from jspec.data import sources
+
+  if spec in ('demo', 'shipped'):
+    found = sources.prompts(str(SHIPPED_PROMPTS))
+    if spec == 'demo':
+      records = sources.read_jsonl(SHIPPED_PROMPTS)
+      held_out = {r['id'] for r in records if r['split'] == 'demo'}
+      found = [prompt for prompt in found if prompt.id in held_out]
+  else:
+    found = sources.prompts(spec)
+  if not found:
+    raise errors.UserError(f'{spec} holds no prompts: give at least one line')
+  return found[:limit]
+
+
+def sampling(args: argparse.Namespace, stop_ids: tuple[int, ...]) -> Any:
+  """Builds the `SamplingParams` that the flags describe."""
+  from jspec.decode import sampling as sampling_lib
+
+  return sampling_lib.SamplingParams(
+    temperature=args.temperature,
+    top_k=args.top_k,
+    top_p=args.top_p,
+    min_p=args.min_p,
+    seed=args.seed,
+    max_tokens=args.max_tokens,
+    stop_ids=stop_ids,
+  )
+
+
+def models(args: argparse.Namespace) -> tuple[Any, Any]:
+  """Loads the target and the drafter that the flags name."""
+  from jspec import loading
+  from jspec.cli import progress
+
+  loaded = loading.load_target(args.target)
+  with progress.Wait(f'loading drafter {args.drafter}'):
+    drafter = loading.load_drafter(args.drafter, loaded)
+  return loaded, drafter
+
+
+def writable(path: pathlib.Path | None) -> None:
+  """Refuses a path for results before the work, not after it."""
+  if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+    raise errors.UserError(
+      f'cannot write results to {path}: name a file in a folder that exists'
+    )
+
+
+def write_json(path: pathlib.Path | None, result: Any) -> None:
+  """Writes a result at once: a reader sees the old file or the whole one."""
+  if path is None:
+    return
+  part = path.with_name(f'.{path.name}.part')
+  part.write_text(json.dumps(result, indent=2) + '\n', encoding='utf-8')
+  part.replace(path)
+
+
+def with_provenance(result: dict[str, Any]) -> dict[str, Any]:
+  """Adds where the numbers came from."""
+  from jspec import provenance
+
+  return {**result, 'provenance': provenance.collect()}
+
+

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+"""`jspec train`: trains a drafter by a config."""
+
+import argparse
+
+
+def add(programs) -> None:
+  """Declares the program."""
+  parser = programs.add_parser(
+    'train',
+    help='train a drafter',
+    description='Trains a drafter. Any config key can be changed by'
+    ' --config.KEY=VALUE.',
+    allow_abbrev=False,
+  )
+  parser.add_argument('--config', required=True, metavar='FILE.py[:ARG]')
+  parser.add_argument(
+    '--workdir', metavar='DIR', help='checkpoints and metrics; resumes if used'
+  )
+  parser.add_argument(
+    '--capture-only',
+    action='store_true',
+    help='fill the store of hidden states, then stop',
+  )
+  parser.set_defaults(run=run, overrides=[])
+
+
+def run(args: argparse.Namespace) -> None:
+  """Hands the config and its overrides to the trainer."""
+  from jspec.train import main
+
+  argv = ['--config', args.config]
+  argv += ['--workdir', args.workdir] if args.workdir else []
+  argv += ['--capture_only'] if args.capture_only else []
+  main.main([*argv, *args.overrides])

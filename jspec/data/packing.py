@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Packs documents into rows of one length.
+
+  documents  aaa bb cccc d        rows of 6   aaabb.   ccccd.
+  segments                                    111220   111120
+  positions                                   012010   012300
+
+First fit over a few open rows, in the order given: the same documents in the
+same order give the same rows. A document never crosses a row, and `segments`
+keeps attention, anchors and labels inside it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from jspec import errors
+
+# Rows open at the same time: more leave less padding and hold more memory.
+OPEN_ROWS = 16
+
+
+def first_fit(
+  lengths: Iterable[int], row_len: int, open_rows: int = OPEN_ROWS
+) -> Iterator[list[int]]:
+  """Yields the document numbers of each row.
+
+  A full set of open rows gives up its fullest row when a document fits in
+  none.
+  """
+  rows: list[list[int]] = []
+  used: list[int] = []
+  for number, length in enumerate(lengths):
+    if length > row_len:
+      raise errors.UserError(
+        f'document {number} has {length} tokens but a row has {row_len}: raise '
+        'data.row_len or lower data.max_len'
+      )
+    slot = next(
+      (i for i, taken in enumerate(used) if taken + length <= row_len), None
+    )
+    if slot is None and len(rows) == open_rows:
+      fullest = max(range(open_rows), key=used.__getitem__)
+      yield rows.pop(fullest)
+      used.pop(fullest)
+    if slot is None:
+      rows.append([])
+      used.append(0)
+      slot = len(rows) - 1
+    rows[slot].append(number)
+    used[slot] += length
+  yield from rows
+
+
+def fill_row(
+  documents: Sequence[dict[str, np.ndarray]], row_len: int
+) -> dict[str, np.ndarray]:
+  """Lays documents behind each other; adds `segments` and `positions`.
+
+  Args:
+    documents: feature name -> array [S, ...], the same names in each.
+    row_len: length of the row; what is left over is zero.
+
+  Returns:
+    Each feature as [row_len, ...], int32 `segments` (from 1; 0 is padding) and
+    int32 `positions` inside the document.
+  """
+  row: dict[str, Any] = {
+    name: np.zeros((row_len, *value.shape[1:]), value.dtype)
+    for name, value in documents[0].items()
+  }
+  row['segments'] = np.zeros((row_len,), np.int32)
+  row['positions'] = np.zeros((row_len,), np.int32)
+  start = 0
+  for number, document in enumerate(documents):
+    length = len(document['tokens'])
+    span = slice(start, start + length)
+    for name, value in document.items():
+      row[name][span] = value
+    row['segments'][span] = number + 1
+    row['positions'][span] = np.arange(length)
+    start += length
+  return row
+
+
+def stack(
+  rows: Sequence[dict[str, np.ndarray]], num_rows: int
+) -> dict[str, np.ndarray]:
+  """Stacks rows to a batch of `num_rows`; missing rows are padding."""
+  batch = {}
+  for name, first in rows[0].items():
+    batch[name] = np.zeros((num_rows, *first.shape), first.dtype)
+    for index, row in enumerate(rows):
+      batch[name][index] = row[name]
+  return batch

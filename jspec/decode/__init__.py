@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Sampling, verification, the round, offline generation."""

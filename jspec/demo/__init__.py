@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The demo: what speculation does on a real model, on this machine."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The drafters: one file per method, over shared parts."""

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""Where training blocks start, and which of their tokens are labels.
+
+An anchor at token a has the labels a + 1, a + 2, ... in both slot conventions,
+so one rule serves all block drafters: an anchor needs its first label, nothing
+more. The anchor itself may be the last prompt token (in decoding it is), and a
+block may hang over the end of an answer: what counts is the contiguous run of
+labels behind the anchor.
+
+  tokens      p p p a a a a .        p prompt, a answer, . padding
+  can anchor  - - x x x x - -
+  depth 1..3  of the anchor at the last x:  1 label, then none
+
+Shapes are static: always A anchors a row, of which `keep` says the real ones.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jspec.typing import Array, Bool, Int, Key
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Anchors:
+  """Start tokens of the blocks of each sequence.
+
+  Attributes:
+    index: token index of each anchor, ascending; 0 where there is none.
+    keep: whether the anchor is real.
+  """
+
+  index: Int[Array, 'B A']
+  keep: Bool[Array, 'B A']
+
+
+def candidates(
+  is_label: Bool[Array, 'B S'], segments: Int[Array, 'B S']
+) -> Bool[Array, 'B S']:
+  """Tokens followed by a label of their own document."""
+  follows = is_label[:, 1:] & (segments[:, 1:] == segments[:, :-1])
+  follows &= segments[:, 1:] > 0
+  return jnp.pad(follows, ((0, 0), (0, 1)))
+
+
+def sample(
+  is_label: Bool[Array, 'B S'],
+  segments: Int[Array, 'B S'],
+  num_anchors: int,
+  key: Key[Array, ''],
+) -> Anchors:
+  """Draws anchors uniformly without replacement; all of them if they are few.
+
+  A row without candidates gets no anchor; nothing downstream divides by zero.
+  """
+  allowed = candidates(is_label, segments)
+  rows, length = allowed.shape
+  scores = jax.random.uniform(key, (rows, length))
+  scores = jnp.where(allowed, scores, -1.0)
+  num_drawn = min(num_anchors, length)
+  drawn, index = jax.lax.top_k(scores, num_drawn)
+  keep = drawn >= 0
+  # Ascending, the missing ones last.
+  index = jnp.sort(jnp.where(keep, index, length), axis=1)
+  padding = ((0, 0), (0, num_anchors - num_drawn))
+  index = jnp.pad(index, padding, constant_values=length)
+  keep = index < length
+  return Anchors(jnp.where(keep, index, 0).astype(jnp.int32), keep)
+
+
+def label_index(
+  anchors: Anchors, num_labels: int, length: int
+) -> tuple[Int[Array, 'B A G'], Bool[Array, 'B A G']]:
+  """Token index of the labels at depth 1..G, clipped, and whether they exist."""
+  index = anchors.index[..., None] + jnp.arange(1, num_labels + 1)
+  exists = anchors.keep[..., None] & (index < length)
+  return jnp.minimum(index, length - 1), exists
+
+
+def label_run(
+  anchors: Anchors,
+  is_label: Bool[Array, 'B S'],
+  segments: Int[Array, 'B S'],
+  num_labels: int,
+) -> tuple[Int[Array, 'B A G'], Bool[Array, 'B A G']]:
+  """Index and mask of the contiguous run of labels behind every anchor.
+
+  The run ends at the first token that is no label, at the end of the anchor's
+  document and at the end of the sequence.
+  """
+  index, exists = label_index(anchors, num_labels, is_label.shape[1])
+  own = jnp.take_along_axis(segments, anchors.index, axis=1)
+  exists &= gather(is_label, index)
+  exists &= gather(segments, index) == own[..., None]
+  return index, jnp.cumprod(exists, axis=-1).astype(bool)
+
+
+def visible_context(
+  anchors: Anchors, segments: Int[Array, 'B S']
+) -> Bool[Array, 'B A S']:
+  """Context rows strictly before the anchor, in its own document.
+
+  The anchor's own row is not visible: in decoding the target has not run it.
+  """
+  before = jnp.arange(segments.shape[1]) < anchors.index[..., None]
+  own = jnp.take_along_axis(segments, anchors.index, axis=1)
+  same = segments[:, None, :] == own[..., None]
+  return before & same & anchors.keep[..., None]
+
+
+def gather(values: Array, index: Int[Array, 'B A G']) -> Array:
+  """`values` [B S] at the tokens `index`, as [B A G]."""
+  rows = index.shape[0]
+  flat = jnp.take_along_axis(values, index.reshape(rows, -1), axis=1)
+  return flat.reshape(index.shape)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""The `Drafter` interface and the batch it trains on.
+
+A drafter proposes; it never decides. Its state is a value that only `commit`
+changes, with prefill chunks and rounds alike, so after any schedule of chunks,
+rejections and rounds without drafts it equals one fresh prefill of the accepted
+text. Whatever else it computes while proposing is scratch.
+"""
+
+import dataclasses
+from typing import Protocol, runtime_checkable
+
+import jax
+
+from jspec import tree
+from jspec.cache import paged
+from jspec.typing import Array, Bool, Float, Int, Key, PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Committed:
+  """Rows that were just accepted, in order of position.
+
+  Row b's first `num_rows[b]` entries are real. The token after the last of them
+  (`next_token`: the next prompt token at a chunk edge, the bonus in a round) is
+  known but has no row and no taps yet.
+
+  Attributes:
+    tokens: the tokens of the rows (a prompt chunk, or anchor + accepted).
+    taps: the target's captured states of the rows.
+    num_rows: how many rows of each batch row are real.
+    next_token: the token that follows the last real row.
+  """
+
+  tokens: Int[Array, 'B T']
+  taps: Float[Array, 'B T C D']
+  num_rows: Int[Array, 'B']
+  next_token: Int[Array, 'B']
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DraftBatch:
+  """Packed sequences with the target's states.
+
+  Attributes:
+    tokens: packed documents.
+    positions: position of each token in its own document.
+    segments: document number of each token, from 1; 0 is padding.
+    is_answer: tokens the target wrote (the only ones that are labels).
+    taps: the target's captured states.
+  """
+
+  tokens: Int[Array, 'B S']
+  positions: Int[Array, 'B S']
+  segments: Int[Array, 'B S']
+  is_answer: Bool[Array, 'B S']
+  taps: Float[Array, 'B S C D']
+
+
+@runtime_checkable
+class Drafter(Protocol):
+  """A method of drafting, bound to the target whose weights it borrows.
+
+  `taps` are the 0-based target layers it wants captured; `num_draft_tokens`
+  the most draft tokens a proposal holds (num_nodes is one more).
+  """
+
+  taps: tuple[int, ...]
+  num_draft_tokens: int
+
+  def init_state(
+    self, table: paged.PageTable, num_pages: int, page_size: int
+  ) -> PyTree:
+    """The state of empty rows, sharing the target's page ids."""
+
+  def propose(
+    self,
+    state: PyTree,
+    table: paged.PageTable,
+    anchor: Int[Array, 'B'],
+    temperature: Float[Array, 'B'] | None,
+    keys: Key[Array, 'B'] | None,
+  ) -> tree.Draft:
+    """Drafts behind the anchor, which sits at position `table.lengths`.
+
+    With `temperature` None the draft is a function of the committed prefix and
+    `q` is None. Else tokens are sampled at that temperature (0: argmax) with
+    the row's key, and `q` is the exact law they were drawn from.
+    """
+
+  def commit(
+    self, state: PyTree, table: paged.PageTable, rows: Committed
+  ) -> PyTree:
+    """Takes in rows at `table.lengths` onwards; `table` is from before."""
+
+
+@runtime_checkable
+class TrainableDrafter(Drafter, Protocol):
+  """A drafter with parameters; it owns its targets, masks and loss."""
+
+  def loss(
+    self, batch: DraftBatch, key: Key[Array, '']
+  ) -> tuple[Float[Array, ''], dict[str, Float[Array, '...']]]:
+    """Training loss of the batch and metrics, as (sum, count) free scalars.
+
+    Every draw (anchors, corruption) comes from `key`.
+    """

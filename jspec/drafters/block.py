@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: MIT
+"""The block backbone of the DFlash family.
+
+A block is [anchor, MASK, MASK, ...]. Its slots are the only queries; what the
+target knows enters every layer as extra key and value rows, made from the fused
+context by the layer's own key and value weights (arXiv 2602.06036, section 3):
+
+  keys   = rope(k_norm([context, norm(x)] W_k))     values = [context, norm(x)] W_v
+  x += out(softmax(rope(q_norm(norm(x) W_q)) keys^T / sqrt(H)) values)
+  x += mlp(norm(x))
+
+A slot sees all slots of its own block (both directions) and the context strictly
+before the anchor; blocks do not see each other. Context rows skip the input
+norm and are the same for every block, so they are computed once: per sequence
+in training, once per committed token in decoding.
+
+Not here: how the context is fused, the head, the loss. `q` is kept apart from
+`kv` because context rows need no query.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jspec import tree
+from jspec.cache import paged
+from jspec.kernels.block_tree_attention import api as block_tree_attention
+from jspec.nn import layers, rope
+from jspec.typing import Array, Bool, Float, Int, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+  """Shapes and constants of the backbone; letters as in jspec.typing."""
+
+  num_layers: int
+  width: int
+  ff_width: int
+  num_heads: int
+  num_kv_heads: int
+  head_width: int
+  norm_eps: float
+  rope_base: float
+
+  @property
+  def rope(self) -> rope.RopeConfig:
+    """Plain rotary embedding: the family never scales positions."""
+    return rope.RopeConfig(base=self.rope_base)
+
+
+def array_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
+  """Names and shapes of the stacked arrays of the backbone."""
+  c = config
+  return {
+    'attn_norm': (c.num_layers, c.width),
+    'q': (c.num_layers, c.width, c.num_heads * c.head_width),
+    'kv': (c.num_layers, c.width, 2 * c.num_kv_heads * c.head_width),
+    'q_norm': (c.num_layers, c.head_width),
+    'k_norm': (c.num_layers, c.head_width),
+    'out': (c.num_layers, c.num_heads * c.head_width, c.width),
+    'mlp_norm': (c.num_layers, c.width),
+    'gate_up': (c.num_layers, c.width, 2 * c.ff_width),
+    'down': (c.num_layers, c.ff_width, c.width),
+  }
+
+
+def random_arrays(
+  config: BlockConfig, key: Key[Array, '']
+) -> dict[str, Array]:
+  """Initial weights: normal 0.02, residual outputs smaller with depth."""
+  arrays = {}
+  for name, shape in array_shapes(config).items():
+    key, subkey = jax.random.split(key)
+    if name.endswith('norm'):
+      arrays[name] = jnp.ones(shape, jnp.float32)
+      continue
+    is_residual = name in ('out', 'down')
+    scale = 0.02 / math.sqrt(2 * config.num_layers) if is_residual else 0.02
+    arrays[name] = scale * jax.random.normal(subkey, shape, jnp.float32)
+  return arrays
+
+
+class BlockLayer(nnx.Module):
+  """One layer, or all of them stacked on a leading axis."""
+
+  def __init__(self, arrays: dict[str, Array]):
+    self.attn_norm = nnx.Param(arrays['attn_norm'])
+    self.q = nnx.Param(arrays['q'])
+    self.kv = nnx.Param(arrays['kv'])
+    self.q_norm = nnx.Param(arrays['q_norm'])
+    self.k_norm = nnx.Param(arrays['k_norm'])
+    self.out = nnx.Param(arrays['out'])
+    self.mlp_norm = nnx.Param(arrays['mlp_norm'])
+    self.gate_up = nnx.Param(arrays['gate_up'])
+    self.down = nnx.Param(arrays['down'])
+
+  def rows(self, x, config, cos, sin):
+    """Key (normed, rotated) and value rows of `x` [B, S, D]."""
+    heads = (x @ self.kv[...]).reshape(*x.shape[:2], -1, config.head_width)
+    keys, values = jnp.split(heads, 2, axis=2)
+    keys = layers.rms_norm(keys, self.k_norm[...], config.norm_eps)
+    return rope.apply(keys, cos, sin), values
+
+  def __call__(self, x, config, cos, sin, attend):
+    """Returns the new residual stream of the slots `x` [B, T, D]."""
+    normed = layers.rms_norm(x, self.attn_norm[...], config.norm_eps)
+    keys, values = self.rows(normed, config, cos, sin)
+    queries = (normed @ self.q[...]).reshape(
+      *x.shape[:2], config.num_heads, config.head_width
+    )
+    queries = layers.rms_norm(queries, self.q_norm[...], config.norm_eps)
+    mixed = attend(rope.apply(queries, cos, sin), keys, values)
+    x = x + mixed.reshape(*x.shape[:2], -1) @ self.out[...]
+    normed = layers.rms_norm(x, self.mlp_norm[...], config.norm_eps)
+    return x + layers.gated_mlp(normed, self.gate_up[...], self.down[...])
+
+
+class Block(nnx.Module):
+  """The stack of layers, in its training and its decoding form."""
+
+  def __init__(self, config: BlockConfig, arrays: dict[str, Array]):
+    self.config = config
+    self.layers = BlockLayer(arrays)
+
+  def context_rows(
+    self, context: Float[Array, 'B S D'], positions: Int[Array, 'B S']
+  ) -> tuple[Float[Array, 'L B S K H'], Float[Array, 'L B S K H']]:
+    """Key and value rows of the fused context, for every layer."""
+    config = self.config
+    cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
+
+    def body(carry, layer):
+      return carry, layer.rows(context, config, cos, sin)
+
+    _, rows = jax.lax.scan(body, None, self.layers)
+    return rows
+
+  def train(
+    self,
+    x: Float[Array, 'B A T D'],
+    positions: Int[Array, 'B A T'],
+    context: Float[Array, 'B S D'],
+    context_positions: Int[Array, 'B S'],
+    visible: Bool[Array, 'B A S'],
+  ) -> Float[Array, 'B A T D']:
+    """Runs all blocks of a sequence at once.
+
+    Args:
+      x: embedded slots.
+      positions: position of each slot.
+      context: fused context, one row a token.
+      context_positions: position of each token.
+      visible: context rows a block may see (all of them before its anchor).
+    """
+    config = self.config
+    rows, num_anchors, block_size, width = x.shape
+    flat = x.reshape(rows, num_anchors * block_size, width)
+    positions = positions.reshape(rows, num_anchors * block_size)
+    cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
+    context_k, context_v = self.context_rows(context, context_positions)
+
+    def body(x, layer_inputs):
+      layer, layer_k, layer_v = layer_inputs
+
+      def attend(q, k, v):
+        return _attend_blocks(q, k, v, layer_k, layer_v, visible)
+
+      return layer(x, config, cos, sin, attend), None
+
+    flat, _ = jax.lax.scan(body, flat, (self.layers, context_k, context_v))
+    return flat.reshape(x.shape)
+
+  def score(
+    self,
+    x: Float[Array, 'B T D'],
+    pages: paged.Pages,
+    table: paged.PageTable,
+  ) -> Float[Array, 'B T D']:
+    """Runs one block per row behind the committed context; writes nothing."""
+    config = self.config
+    rows, block_size = x.shape[:2]
+    positions = table.lengths[:, None] + jnp.arange(block_size)
+    cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
+    words = tree.block_words(rows, block_size)
+
+    def body(x, layer_inputs):
+      layer, layer_idx = layer_inputs
+
+      def attend(q, k, v):
+        return block_tree_attention.block_tree_attention(
+          q,
+          k,
+          v,
+          pages.k,
+          pages.v,
+          layer=layer_idx,
+          page_ids=table.page_ids,
+          lengths=table.lengths,
+          ancestors=words,
+        )
+
+      return layer(x, config, cos, sin, attend), None
+
+    layer_idx = jnp.arange(config.num_layers, dtype=jnp.int32)
+    x, _ = jax.lax.scan(body, x, (self.layers, layer_idx))
+    return x
+
+
+def _attend_blocks(q, k, v, context_k, context_v, visible):
+  """Softmax over context and own block, merged without concatenating them.
+
+  q [B A*T N H], k and v [B A*T K H], context_k and context_v [B S K H],
+  visible [B A S] -> [B A*T N H].
+  """
+  rows, num_anchors, context_len = visible.shape
+  num_kv_heads, width = k.shape[-2:]
+  block_size = q.shape[1] // num_anchors
+
+  def folded(heads, num_groups):
+    """[B A*T K*G H] -> [B K A T*G H]: one batched matmul per kv head."""
+    shape = (rows, num_anchors, block_size, num_kv_heads, num_groups, width)
+    heads = heads.reshape(shape).transpose(0, 3, 1, 2, 4, 5)
+    return heads.reshape(rows, num_kv_heads, num_anchors, -1, width)
+
+  groups = q.shape[2] // num_kv_heads
+  q = folded(q.astype(jnp.float32), groups) / math.sqrt(width)
+  k, v = folded(k, 1), folded(v, 1)
+
+  flat = q.reshape(rows, num_kv_heads, -1, width)
+  far = jnp.einsum('BKQH,BSKH->BKQS', flat, context_k)
+  far = far.reshape(*q.shape[:-1], context_len)
+  far = jnp.where(visible[:, None, :, None], far, -jnp.inf)
+  near = jnp.einsum('BKAQH,BKAUH->BKAQU', q, k)
+  # The own block is never masked, so the maximum is finite.
+  top = jnp.maximum(
+    jnp.max(far, axis=-1, keepdims=True), jnp.max(near, axis=-1, keepdims=True)
+  )
+  top = jax.lax.stop_gradient(top)
+  far, near = jnp.exp(far - top), jnp.exp(near - top)
+  total = jnp.sum(far, axis=-1) + jnp.sum(near, axis=-1)
+  far = far.reshape(rows, num_kv_heads, -1, context_len)
+  mixed = jnp.einsum('BKQS,BSKH->BKQH', far, context_v).reshape(q.shape)
+  mixed = mixed + jnp.einsum('BKAQU,BKAUH->BKAQH', near, v)
+  mixed = mixed / total[..., None]
+  shape = (rows, num_kv_heads, num_anchors, block_size, groups, width)
+  mixed = mixed.reshape(shape).transpose(0, 2, 3, 1, 4, 5)
+  return mixed.reshape(rows, num_anchors * block_size, -1, width).astype(
+    v.dtype
+  )

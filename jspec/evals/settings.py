@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""What a result depends on besides the drafter: runs compare if it is equal."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jspec import errors, loading
+from jspec.data import sources
+from jspec.decode import sampling
+from jspec.evals import prompts as prompts_lib
+
+
+def describe(
+  loaded: loading.LoadedTarget,
+  prompts: Sequence[sources.Prompt],
+  params: sampling.SamplingParams,
+  num_rows: int,
+) -> dict[str, Any]:
+  """Settings of a run, as JSON values.
+
+  Raises `UserError` where there is nothing to run.
+  """
+  if not prompts:
+    raise errors.UserError('no prompts to decode: give at least one')
+  if num_rows < 1:
+    raise errors.UserError(f'num_rows={num_rows}: give 1 or more')
+  request = dataclasses.asdict(params)
+  return {
+    'target': loaded.name,
+    'fingerprint': loaded.fingerprint,
+    'prompts': prompts_lib.digest(prompts),
+    'num_prompts': len(prompts),
+    'num_turns': sum(len(prompt.turns) for prompt in prompts),
+    'num_rows': num_rows,
+    **request,
+    'stop_ids': list(params.stop_ids),
+  }

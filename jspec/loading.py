@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: MIT
+"""Turns what a user names on the command line into targets and drafters.
+
+  target    smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME
+  drafter   none | ngram | shipped | DIR | module:attr
+
+A DIR for a drafter is an exported checkpoint or the workdir of a training run.
+Whatever does not resolve is an error that lists the choices.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jspec import errors
+from jspec.checkpoints import gguf, safetensors
+from jspec.targets import embedded, llama, llama_gguf, transformer
+from jspec.text import chat
+from jspec.text import tokenizer as tokenizer_lib
+
+TARGETS = f'{embedded.NAME}, a folder, a .gguf file or hf:ORG/NAME'
+# Folder of a training workdir that holds its best drafter, exported.
+EXPORT = 'export'
+
+DRAFTERS = 'none, ngram, shipped, a checkpoint folder or module:attr'
+
+# `jspec.drafters.base.Drafter`, a protocol that no isinstance can check.
+Drafter = Any
+
+# Rows and columns of a matrix that enter a fingerprint.
+_FINGERPRINT_ROWS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedTarget:
+  """A target with all that belongs to it.
+
+  Attributes:
+    name: short name, for reports and drafter checkpoints.
+    model: the model.
+    tokenizer: its tokenizer.
+    template: its chat template; None if it has none.
+    stop_ids: ids that end an answer.
+    fingerprint: of architecture and weights; a drafter checkpoint carries the
+      one it was trained for.
+  """
+
+  name: str
+  model: transformer.Transformer
+  tokenizer: tokenizer_lib.Tokenizer
+  template: chat.ChatTemplate | None
+  stop_ids: tuple[int, ...]
+  fingerprint: str
+
+
+def load_target(spec: str, *, progress: bool = True) -> LoadedTarget:
+  """Loads a target by name, folder, GGUF file or hub name.
+
+  Args:
+    spec: see the module docstring.
+    progress: draw progress on stderr when it is a terminal.
+
+  Raises:
+    errors.UserError: unknown name, unreadable or unsupported model.
+  """
+  bar = _Bar(progress)
+  try:
+    if spec == embedded.NAME:
+      return _load_gguf(embedded.path(bar.show), embedded.NAME, bar)
+    if spec.startswith('hf:'):
+      name = spec.removeprefix('hf:')
+      return _load_folder(_download(name), name, bar)
+    path = pathlib.Path(spec).expanduser()
+    if spec and path.is_dir():
+      return _load_folder(path, path.resolve().name, bar)
+    if path.suffix == '.gguf':
+      return _load_gguf(path, path.stem, bar)
+  finally:
+    bar.clear()
+  raise errors.UserError(f'unknown target {spec!r}; use {TARGETS}')
+
+
+def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
+  """Loads a drafter for a target; 'none' gives None.
+
+  Raises:
+    errors.UserError: unknown name, or a checkpoint for another target.
+  """
+  if spec == 'none':
+    return None
+  if spec == 'ngram':
+    from jspec.drafters import ngram  # A drafter's code loads when it is used.
+
+    return ngram.NGram()
+  if spec == 'shipped':
+    return _shipped(target)
+  path = pathlib.Path(spec).expanduser()
+  if spec and path.is_dir():
+    return _drafter_folder(path, target)
+  module, colon, attribute = spec.partition(':')
+  if colon and module and attribute:
+    return _plugged_in(module, attribute, target)
+  raise errors.UserError(f'unknown drafter {spec!r}; use {DRAFTERS}')
+
+
+def fingerprint(
+  config: transformer.TransformerConfig, arrays: dict[str, np.ndarray]
+) -> str:
+  """Returns 16 hex digits over the architecture and a corner of each array."""
+  digest = hashlib.sha256()
+  architecture = {
+    'num_layers': config.num_layers,
+    'width': config.width,
+    'ff_width': config.ff_width,
+    'num_heads': config.num_heads,
+    'num_kv_heads': config.num_kv_heads,
+    'head_width': config.head_width,
+    'vocab_size': config.vocab_size,
+    'rope': [config.rope.kind, config.rope.base, config.rope.factor],
+    'tied': config.tied,
+  }
+  digest.update(json.dumps(architecture, sort_keys=True).encode())
+  for name in sorted(arrays):
+    corner = arrays[name][(slice(0, _FINGERPRINT_ROWS),) * arrays[name].ndim]
+    values = np.ascontiguousarray(corner, dtype='<f4')
+    digest.update(name.encode())
+    digest.update(values.tobytes())
+  return digest.hexdigest()[:16]
+
+
+def _load_gguf(path: pathlib.Path, name: str, bar: '_Bar') -> LoadedTarget:
+  bar.show(f'reading {name}', 0, 1)
+  file = gguf.GGUFFile(path)
+  config = llama_gguf.config(file)
+  tokenizer = tokenizer_lib.from_gguf(file.metadata, file.where)
+  tokenizer_lib.check_fits(tokenizer, config.vocab_size, file.where)
+  template = chat.from_gguf(file.metadata, tokenizer)
+  arrays = llama.load(
+    config,
+    llama_gguf.rules(config),
+    file,
+    ignored=llama_gguf.ignored(file),
+    on_tensor=lambda done, total: bar.show(f'reading {name}', done, total),
+  )
+  return _assemble(name, config, arrays, tokenizer, template)
+
+
+def _load_folder(path: pathlib.Path, name: str, bar: '_Bar') -> LoadedTarget:
+  file = path / 'config.json'
+  if not file.is_file():
+    raise errors.UserError(
+      f'{path} has no config.json; give a Hugging Face checkpoint folder'
+    )
+  config = llama.config(tokenizer_lib.read_json(file), str(file))
+  tokenizer = tokenizer_lib.from_hf_folder(path)
+  tokenizer_lib.check_fits(tokenizer, config.vocab_size, str(path))
+  template = chat.from_hf_folder(path)
+  source = safetensors.SafetensorsFolder(path)
+  arrays = llama.load(
+    config,
+    llama.rules(config),
+    source,
+    ignored=llama.ignored(config, source),
+    on_tensor=lambda done, total: bar.show(f'reading {name}', done, total),
+  )
+  return _assemble(name, config, arrays, tokenizer, template)
+
+
+def _assemble(
+  name: str,
+  config: transformer.TransformerConfig,
+  arrays: dict[str, np.ndarray],
+  tokenizer: tokenizer_lib.Tokenizer,
+  template: chat.ChatTemplate | None,
+) -> LoadedTarget:
+  mark = fingerprint(config, arrays)
+  # One array at a time, so that model and arrays never exist twice.
+  on_device = {leaf: jnp.asarray(arrays.pop(leaf)) for leaf in list(arrays)}
+  return LoadedTarget(
+    name=name,
+    model=transformer.Transformer(config, on_device),
+    tokenizer=tokenizer,
+    template=template,
+    stop_ids=tokenizer.eos_ids,
+    fingerprint=mark,
+  )
+
+
+def _download(name: str) -> pathlib.Path:
+  """Returns the local folder of a model of the Hugging Face hub."""
+  if name.count('/') != 1 or not all(name.split('/')):
+    raise errors.UserError(f"'hf:{name}' is not of the form hf:ORG/NAME")
+  try:
+    import huggingface_hub
+  except ImportError as error:
+    raise errors.UserError(
+      f'hf:{name} needs the package huggingface_hub; run `pip install'
+      ' huggingface_hub`, or give a local folder'
+    ) from error
+  try:
+    folder = huggingface_hub.snapshot_download(
+      name, allow_patterns=['*.json', '*.jinja', '*.safetensors']
+    )
+  # The hub package raises its own, requests' and httpx' errors.
+  except Exception as error:
+    first = str(error).strip().split('\n')[0]
+    raise errors.UserError(
+      f'cannot fetch hf:{name} ({first or type(error).__name__}); check the'
+      ' name and the network, or give a local folder'
+    ) from error
+  return pathlib.Path(folder)
+
+
+def _shipped(target: LoadedTarget) -> Drafter:
+  folder = pathlib.Path(__file__).parent / 'assets' / f'dflash_{embedded.NAME}'
+  if not folder.is_dir():
+    raise errors.UserError(
+      f'this installation ships no drafter ({folder} is absent); train one or'
+      ' use ngram'
+    )
+  return _drafter_folder(folder, target)
+
+
+def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
+  # A training run exports its best step beside its checkpoints.
+  places = (path, path / EXPORT)
+  found = [place for place in places if (place / 'config.json').is_file()]
+  if not found:
+    raise errors.UserError(
+      f'{path} holds no drafter: neither config.json nor {EXPORT}/config.json;'
+      ' give an exported checkpoint, or let the training run end'
+    )
+  from jspec.drafters import interchange
+
+  reserved = {*target.stop_ids, target.tokenizer.bos_id} - {None}
+  return interchange.load(
+    found[0],
+    target.model,
+    target_fingerprint=target.fingerprint,
+    reserved_token_ids=reserved,
+  )
+
+
+def _plugged_in(module: str, attribute: str, target: LoadedTarget) -> Drafter:
+  try:
+    make = getattr(importlib.import_module(module), attribute)
+  except (ImportError, AttributeError) as error:
+    raise errors.UserError(
+      f'cannot import drafter {module}:{attribute} ({error}); check the name'
+      ' and that the module is on PYTHONPATH'
+    ) from error
+  if not callable(make):
+    raise errors.UserError(
+      f'drafter {module}:{attribute} is not callable; name a function that'
+      ' takes the target model'
+    )
+  return make(target.model)
+
+
+class _Bar:
+  """One line of progress on stderr, redrawn when the percentage changes."""
+
+  def __init__(self, wanted: bool):
+    self._is_on = wanted and sys.stderr.isatty()
+    self._last = ''
+
+  def show(self, what: str, done: int, total: int) -> None:
+    line = f'{what} {100 * done // max(total, 1):3d} %'
+    if self._is_on and line != self._last:
+      print(f'\r\033[K{line}', end='', file=sys.stderr, flush=True)
+      self._last = line
+
+  def clear(self) -> None:
+    if self._last:
+      print('\r\033[K', end='', file=sys.stderr, flush=True)
+      self._last = ''

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""Numbers of a run: a line on stdout, a row of JSON, TensorBoard.
+
+  WORKDIR/metrics.jsonl      {"step": 12, "loss": 3.4, ...}   one row a step
+  WORKDIR/tensorboard/       with the extra package tensorboardX
+
+A resumed run drops the rows behind the step it resumes from, so no step is
+missing or doubled.
+"""
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from jspec import errors
+
+
+class Metrics:
+  """Writes rows; `resume_step` is the last step that is kept."""
+
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    *,
+    resume_step: int = 0,
+    tensorboard: bool = False,
+    print_every: int = 10,
+  ):
+    self._path = workdir / 'metrics.jsonl'
+    self._print_every = print_every
+    _truncate(self._path, resume_step)
+    self._file = open(self._path, 'a', encoding='utf-8')
+    self._board = (
+      _open_board(workdir / 'tensorboard', resume_step) if tensorboard else None
+    )
+    self._last = time.monotonic()
+
+  def write(self, step: int, values: Mapping[str, float]) -> None:
+    """Writes the row of a step; nested names are joined with `/`."""
+    row = {'step': step, **{k: _plain(v) for k, v in values.items()}}
+    # JSON has no NaN; a row a reader cannot parse helps nobody.
+    safe = {k: v if _is_finite(v) else str(v) for k, v in row.items()}
+    self._file.write(json.dumps(safe) + '\n')
+    self._file.flush()
+    if self._board is not None:
+      for name, value in row.items():
+        if name != 'step' and isinstance(value, float | int):
+          self._board.add_scalar(name, value, step)
+    if step % self._print_every == 0 or any('/' in name for name in values):
+      shown = '  '.join(
+        f'{name} {value:.4g}'
+        for name, value in row.items()
+        if name != 'step' and isinstance(value, float | int)
+      )
+      print(f'step {step}  {shown}', flush=True)
+
+  def close(self) -> None:
+    """Closes the files."""
+    self._file.close()
+    if self._board is not None:
+      self._board.close()
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+  """Reads the rows of a metrics file; a last line cut by a kill is left out."""
+  rows = []
+  if path.exists():
+    for line in path.read_text(encoding='utf-8').split('\n')[:-1]:
+      rows.append(json.loads(line))
+  return rows
+
+
+def _truncate(path, step):
+  rows = [row for row in read(path) if row['step'] <= step]
+  partial = path.with_suffix('.partial')
+  partial.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  os.replace(partial, path)
+
+
+def _open_board(folder, resume_step):
+  try:
+    import tensorboardX
+  except ImportError as error:
+    raise errors.UserError(
+      'tensorboard=True needs the package tensorboardX: pip install '
+      'jspec[tensorboard]'
+    ) from error
+  return tensorboardX.SummaryWriter(
+    str(folder), purge_step=resume_step + 1 if resume_step else None
+  )
+
+
+def _plain(value):
+  if hasattr(value, 'tolist'):
+    return value.tolist()
+  return value
+
+
+def _is_finite(value):
+  if isinstance(value, float):
+    return value == value and abs(value) != float('inf')
+  return True

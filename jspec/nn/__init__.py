@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Layers over the cache and the kernels."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The frozen models: one decoder stack, a thin file per family."""

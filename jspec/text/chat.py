@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""Chat templates: messages to the text a model was tuned on, and answer masks.
+
+Templates come with models, so they are untrusted code: they render in jinja2's
+immutable sandbox, with the settings and helpers that Hugging Face gives them.
+Server and training data share this file, so a mask and a prompt never differ.
+"""
+
+import dataclasses
+import datetime
+import functools
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.sandbox
+
+from jspec import errors
+from jspec.text import tokenizer as tokenizer_lib
+
+Message = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatTemplate:
+  """A jinja2 chat template with the tokens it may refer to."""
+
+  source: str
+  bos_token: str | None = None
+  eos_token: str | None = None
+
+  @functools.cached_property
+  def _compiled(self) -> jinja2.Template:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+      trim_blocks=True,
+      lstrip_blocks=True,
+      extensions=['jinja2.ext.loopcontrols'],
+    )
+    environment.filters['tojson'] = _tojson
+    environment.globals['raise_exception'] = _raise_exception
+    environment.globals['strftime_now'] = _strftime_now
+    try:
+      return environment.from_string(self.source)
+    except jinja2.TemplateSyntaxError as error:
+      raise errors.UserError(
+        f'the chat template does not parse (line {error.lineno}:'
+        f' {error.message}); correct it in the checkpoint'
+      ) from error
+
+  def render(
+    self, messages: Sequence[Message], *, add_generation_prompt: bool
+  ) -> str:
+    """Returns the text of a conversation.
+
+    Args:
+      messages: objects with `role` and `content`.
+      add_generation_prompt: end with the opening of the assistant's turn.
+
+    Raises:
+      errors.UserError: malformed messages, or the template refuses them.
+    """
+    check(messages)
+    try:
+      return self._compiled.render(
+        messages=[dict(message) for message in messages],
+        add_generation_prompt=add_generation_prompt,
+        bos_token=self.bos_token or '',
+        eos_token=self.eos_token or '',
+      )
+    except (jinja2.TemplateError, TypeError, AttributeError) as error:
+      raise errors.UserError(
+        f'the chat template refused the messages: {error}'
+      ) from error
+
+
+def from_hf_folder(path: str | pathlib.Path) -> ChatTemplate | None:
+  """Returns the template of a checkpoint folder, or None if it has none."""
+  folder = pathlib.Path(path)
+  settings = tokenizer_lib.read_json(folder / 'tokenizer_config.json')
+  bos = tokenizer_lib.spelling(settings.get('bos_token'))
+  eos = tokenizer_lib.spelling(settings.get('eos_token'))
+  file = folder / 'chat_template.jinja'
+  if file.is_file():
+    return ChatTemplate(file.read_text(encoding='utf-8'), bos, eos)
+  source = settings.get('chat_template')
+  if isinstance(source, list):
+    # Several named templates: only the one called `default` is plain chat.
+    named = {entry.get('name'): entry.get('template') for entry in source}
+    source = named.get('default')
+  return None if source is None else ChatTemplate(source, bos, eos)
+
+
+def from_gguf(
+  metadata: Mapping[str, Any], tokenizer: tokenizer_lib.Tokenizer
+) -> ChatTemplate | None:
+  """Returns the template in a GGUF file's metadata, or None."""
+  source = metadata.get('tokenizer.chat_template')
+  if source is None:
+    return None
+  eos_id = metadata.get('tokenizer.ggml.eos_token_id')
+  return ChatTemplate(
+    source, tokenizer.token(tokenizer.bos_id), tokenizer.token(eos_id)
+  )
+
+
+def answer_mask(
+  tokenizer: tokenizer_lib.Tokenizer,
+  template: ChatTemplate,
+  messages: Sequence[Message],
+) -> tuple[list[int], list[bool]]:
+  r"""Returns the ids of a conversation and which of them the model wrote.
+
+  An answer reaches from behind the generation prompt to the last end token of
+  its turn, included, because the model must learn to write it:
+
+    <|im_start|>assistant \n  It rains . <|im_end|> \n
+    False        False   False True True True True    False
+
+  Found by prefix difference: the rendering up to an answer must be a prefix of
+  the rendering with it, in text and in ids. A template that rewrites history
+  (drops old thinking, say) breaks that.
+
+  Raises:
+    errors.UserError: no answer in the messages, or the prefix rule fails.
+  """
+  check(messages)
+  ids = tokenizer.encode(template.render(messages, add_generation_prompt=False))
+  mask = [False] * len(ids)
+  turns = [i for i, m in enumerate(messages) if m['role'] == 'assistant']
+  if not turns:
+    raise errors.UserError(
+      'the messages hold no assistant turn, so no token would be trained on; '
+      'add an answer'
+    )
+  for turn in turns:
+    before = template.render(messages[:turn], add_generation_prompt=True)
+    after = template.render(messages[: turn + 1], add_generation_prompt=False)
+    start = _prefix_len(tokenizer, before, ids, turn)
+    stop = _prefix_len(tokenizer, after, ids, turn)
+    if stop <= start:
+      raise errors.UserError(
+        f'message {turn}: the answer renders to no token; drop the message'
+      )
+    # Behind the end of the turn a template often writes a separator that the
+    # model never has to predict.
+    ends = [i for i in range(start, stop) if ids[i] in tokenizer.eos_ids]
+    stop = ends[-1] + 1 if ends else stop
+    mask[start:stop] = [True] * (stop - start)
+  return ids, mask
+
+
+def check(messages: Any) -> None:
+  """Refuses messages that no template can mean."""
+  if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
+    raise errors.UserError('messages must be a list of {role, content} objects')
+  if not messages:
+    raise errors.UserError('messages is empty; give at least one message')
+  for i, message in enumerate(messages):
+    if not isinstance(message, Mapping):
+      raise errors.UserError(f'message {i} is not an object with role, content')
+    for field in ('role', 'content'):
+      if not isinstance(message.get(field), str):
+        raise errors.UserError(
+          f'message {i}: {field} is {message.get(field)!r}, not a string'
+        )
+
+
+def _prefix_len(
+  tokenizer: tokenizer_lib.Tokenizer, text: str, ids: list[int], turn: int
+) -> int:
+  """Number of ids of a rendering that must be a prefix of the whole."""
+  prefix = tokenizer.encode(text)
+  if ids[: len(prefix)] != prefix:
+    raise errors.UserError(
+      f'message {turn}: the chat template does not render it as a prefix of the'
+      ' whole conversation, so its answer tokens are ambiguous; split the'
+      ' conversation so that this answer is the last message'
+    )
+  return len(prefix)
+
+
+def _tojson(value: Any, **options: Any) -> str:
+  # jinja2's own filter escapes HTML, which changes the prompt.
+  return json.dumps(value, ensure_ascii=False, **options)
+
+
+def _raise_exception(message: str) -> None:
+  raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+  return datetime.datetime.now().strftime(pattern)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""The training program and its parts."""

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""Fills a store of taps: the frozen target reads documents, packed in rows.
+
+  documents -> rows of `row_len` -> target.encode -> taps of each document
+
+Packing only saves time: segments keep documents apart, so the taps of a
+document are those it has alone.
+"""
+
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jspec.data import examples, features, packing
+
+
+def capture(
+  target: Any,
+  documents: Sequence[examples.Document],
+  folder: pathlib.Path | str,
+  settings: features.Settings,
+  *,
+  row_len: int = 512,
+  num_rows: int = 4,
+  on_progress: Callable[[str], None] = print,
+) -> None:
+  """Writes the taps of all documents; resumes an unfinished store.
+
+  Args:
+    target: a `jspec.targets.base.Target`.
+    documents: all documents, in the order of the store.
+    folder: the store; made if absent.
+    settings: what the store says about itself; see `settings_for`.
+    row_len: tokens in a packed row, at least the longest document.
+    num_rows: rows in a batch.
+    on_progress: takes one line after each shard.
+  """
+  writer = features.Writer(folder, settings)
+  graphdef, state = nnx.split(target)
+  store_dtype = 'float32' if settings.dtype == 'int8' else settings.dtype
+  encode = jax.jit(
+    functools.partial(_encode, graphdef, settings.taps, store_dtype)
+  )
+  started, num_tokens = time.monotonic(), 0
+  missing = writer.missing_shards()
+  for done, shard in enumerate(missing, start=1):
+    start = shard * settings.shard_len
+    members = documents[start : start + settings.shard_len]
+    taps = _capture_shard(encode, state, members, row_len, num_rows)
+    writer.write_shard(shard, members, taps)
+    num_tokens += sum(map(len, members))
+    rate = num_tokens / (time.monotonic() - started)
+    on_progress(
+      f'capture: shard {shard + 1}/{settings.num_shards}, {rate:.0f} tokens/s, '
+      f'{(len(missing) - done) * settings.shard_len} documents to go'
+    )
+  writer.finish()
+
+
+def settings_for(
+  loaded: Any,
+  documents: Sequence[examples.Document],
+  *,
+  taps: Sequence[int],
+  dtype: str,
+  shard_len: int = 128,
+) -> features.Settings:
+  """Describes a store of these documents' taps from a loaded target."""
+  return features.Settings(
+    target=loaded.name,
+    fingerprint=loaded.fingerprint,
+    taps=tuple(taps),
+    width=loaded.model.width,
+    is_pre_norm=True,
+    template=template_hash(loaded.template),
+    dtype=dtype,
+    documents=examples.fingerprint(documents),
+    num_documents=len(documents),
+    shard_len=shard_len,
+  )
+
+
+def template_hash(template: Any) -> str:
+  """Short hash of a chat template's source; '' without a template."""
+  if template is None:
+    return ''
+  return examples.text_hash(template.source)
+
+
+def _encode(graphdef, taps, dtype, state, tokens, positions, segments):
+  target = nnx.merge(graphdef, state)
+  _, states = target.encode(tokens, positions, segments, taps)
+  return states.astype(jnp.dtype(dtype))
+
+
+def _capture_shard(encode, state, documents, row_len, num_rows):
+  """Returns the taps of each document, [S, C, D]."""
+  rows = list(packing.first_fit(map(len, documents), row_len))
+  found: list[Any] = [None] * len(documents)
+  for start in range(0, len(rows), num_rows):
+    chunk = rows[start : start + num_rows]
+    batch = packing.stack(
+      [
+        packing.fill_row([{'tokens': documents[n].tokens} for n in row], row_len)
+        for row in chunk
+      ],
+      num_rows,
+    )
+    states = np.asarray(
+      encode(state, batch['tokens'], batch['positions'], batch['segments'])
+    )
+    for row_idx, row in enumerate(chunk):
+      offset = 0
+      for number in row:
+        length = len(documents[number])
+        found[number] = states[row_idx, offset : offset + length]
+        offset += length
+  return found

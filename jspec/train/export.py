@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+"""Writes the trained drafter for others: whole, or not at all."""
+
+import pathlib
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+from jspec import provenance
+
+
+def save(
+  write: Callable[..., None],
+  drafter: Any,
+  folder: pathlib.Path,
+  loaded: Any,
+  step: int,
+) -> pathlib.Path:
+  """Saves the drafter by `write`, replacing an older export.
+
+  Args:
+    write: like `jspec.drafters.interchange.save`.
+    drafter: the drafter of the best checkpoint.
+    folder: the export; appears when it is whole.
+    loaded: the target, whose name and fingerprint go with the drafter.
+    step: of the checkpoint.
+  """
+  partial = folder.with_name(folder.name + '.partial')
+  if partial.exists():
+    shutil.rmtree(partial)
+  partial.mkdir(parents=True)
+  write(
+    partial,
+    drafter,
+    target_name=loaded.name,
+    target_fingerprint=loaded.fingerprint,
+  )
+  provenance.write(partial / 'provenance.json', step=step, target=loaded.name)
+  if folder.exists():
+    shutil.rmtree(folder)
+  partial.rename(folder)
+  return folder

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""The training run, top to bottom.
+
+  WORKDIR/config.json       what this run is; the same config resumes it
+  WORKDIR/provenance.json   command, commit, versions, device
+  WORKDIR/metrics.jsonl     one row a step
+  WORKDIR/checkpoints/      newest and best
+  WORKDIR/export/           the best drafter in the interchange format
+"""
+
+import functools
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jspec import config as config_lib
+from jspec import errors, provenance
+from jspec import metrics as metrics_lib
+from jspec.checkpoints import orbax
+from jspec.data import pipeline
+from jspec.train import build, export, mesh, optim, prepare, settings
+from jspec.train import step, workdir
+
+# Held-out metric of the best checkpoint: 1 + mean length of the joint prefix.
+BEST = 'tokens_per_round'
+
+
+def run(
+  config: Any,
+  folder: pathlib.Path | str,
+  *,
+  loaded: Any,
+  evaluate: Callable[[Any], dict[str, float]] | None = None,
+  on_progress: Callable[[int, dict[str, Any]], None] | None = None,
+  on_message: Callable[[str], None] = print,
+) -> pathlib.Path:
+  """Trains a drafter, or goes on where the folder's run stopped.
+
+  Args:
+    config: a ConfigDict or a `settings.TrainConfig`.
+    folder: the workdir; empty, absent, or of a run with the same config.
+    loaded: the target as `jspec.loading.load_target` returns it.
+    evaluate: called with the drafter at every evaluation; what it returns is
+      logged as `evaluate/NAME` (real decoding, for one).
+    on_progress: called with the step and its metrics.
+    on_message: takes what a person should read.
+
+  Returns:
+    The folder of the exported drafter.
+
+  Raises:
+    UserError: the config, the data or the folder do not fit.
+  """
+  started = time.monotonic()
+
+  # --- config -------------------------------------------------------------
+  if not isinstance(config, settings.TrainConfig):
+    config = config_lib.build(settings.TrainConfig, config)
+  folder = pathlib.Path(folder).absolute()
+  devices = mesh.data_mesh(config.data.num_rows)
+
+  # --- data ---------------------------------------------------------------
+  found = prepare.documents(config, loaded, on_message)
+  train_numbers, held_numbers = prepare.split(found, config.eval.held_out)
+  workdir.open_run(folder, config, loaded, found)
+
+  # --- drafter ------------------------------------------------------------
+  write_export = build.resolve(config.drafter.save)
+  drafter = prepare.drafter(config, loaded, [found[n] for n in train_numbers])
+  parts = step.split(drafter)
+  frozen = mesh.replicate(parts.frozen, devices)
+
+  # --- taps: from the store, or from the target in the step ----------------
+  if config.data.mode == 'store':
+    source = prepare.store(config, loaded, found, drafter.taps, on_message)
+    taps_of, target = step.stored_taps, ()
+  else:
+    source = pipeline.Documents(found)
+    graphdef, target = nnx.split(loaded.model)
+    taps_of = step.online_taps(graphdef, tuple(drafter.taps))
+  target = mesh.replicate(target, devices)
+  shape = {'row_len': config.data.row_len, 'num_rows': config.data.num_rows}
+  batches = pipeline.training(source, train_numbers, seed=config.seed, **shape)
+  held_batches = pipeline.held_out(
+    source, held_numbers, max_batches=config.eval.max_batches, **shape
+  )
+
+  # --- state --------------------------------------------------------------
+  optimizer = optim.optimizer(config.optim, config.num_steps)
+  state = step.init(parts, optimizer, jax.random.key(config.seed))
+  state = mesh.replicate(state, devices)
+  train_step = jax.jit(
+    functools.partial(step.train_step, parts.merge, taps_of, optimizer),
+    donate_argnums=0,
+  )
+  eval_step = jax.jit(functools.partial(step.eval_step, parts.merge, taps_of))
+  num_params = sum(x.size for x in parts.params.values())
+  on_message(
+    f'train: {num_params / 1e6:.1f} M parameters on {devices.size} '
+    f'{jax.devices()[0].device_kind}, {len(train_numbers)} documents, '
+    f'{len(held_numbers)} held out'
+  )
+
+  # --- restore ------------------------------------------------------------
+  checkpoints = orbax.Checkpoints(
+    folder / 'checkpoints',
+    metric=BEST,
+    keep_latest=config.checkpoint.keep_latest,
+    keep_best=config.checkpoint.keep_best,
+    on_message=on_message,
+  )
+  restored = checkpoints.latest(state)
+  start = 0
+  if restored is not None:
+    state, start = restored.state, restored.step
+    batches.set_state(restored.extra['batches'])
+    on_message(f'train: resumed from step {start}')
+  metrics = metrics_lib.Metrics(
+    folder,
+    resume_step=start,
+    tensorboard=config.tensorboard,
+    print_every=config.print_every,
+  )
+  provenance.write(folder / 'provenance.json', resumed_from=start)
+
+  # --- loop ---------------------------------------------------------------
+  def measure():
+    values = _held_out(eval_step, state, frozen, target, held_batches, devices)
+    if BEST not in values:
+      raise errors.UserError(
+        f'the loss of {config.drafter.build} reports no `{BEST}`: the best '
+        'checkpoint is chosen by it'
+      )
+    if evaluate is not None:
+      decoded = evaluate(parts.merge(state.params, frozen))
+      values |= {f'evaluate/{name}': x for name, x in decoded.items()}
+    return values
+
+  pending, num_in_a_row, last_time = None, 0, time.monotonic()
+
+  def flush(held_out):
+    """Writes the row of the step before, which is done by now."""
+    nonlocal pending, num_in_a_row, last_time
+    number, values = pending
+    row = {name: np.asarray(x) for name, x in values.items()}
+    now = time.monotonic()
+    row |= {'seconds': now - last_time, **held_out}
+    last_time, pending = now, None
+    num_in_a_row = num_in_a_row + 1 if row['skipped'] else 0
+    metrics.write(number, row)
+    if on_progress is not None:
+      on_progress(number, row)
+    if num_in_a_row >= config.max_skipped:
+      raise errors.UserError(
+        f'{num_in_a_row} steps in a row had a loss or gradient that is not '
+        'finite: lower optim.learning_rate'
+      )
+
+  for number in range(start + 1, config.num_steps + 1):
+    batch = mesh.shard_rows(next(batches), devices)
+    state, values = train_step(state, frozen, target, batch)
+    # The device works on this step while the host finishes the last one.
+    if pending is not None:
+      flush({})
+    pending = number, values
+    seconds = time.monotonic() - started
+    is_out_of_time = 0 < config.time_limit_s <= seconds
+    is_last = number == config.num_steps or is_out_of_time
+
+    # --- checkpoint -------------------------------------------------------
+    if is_last or number % config.eval.every == 0:
+      held_out = measure()
+      flush({f'held_out/{name}': x for name, x in held_out.items()})
+      # The row comes first: a kill in between repeats it, never loses it.
+      checkpoints.save(
+        number, state, {'batches': batches.get_state()}, _scalars(held_out)
+      )
+      last_time = time.monotonic()
+    if is_out_of_time:
+      on_message(f'train: time limit after {number} steps')
+      break
+  metrics.close()
+
+  # --- export of the best -------------------------------------------------
+  best = checkpoints.best_step()
+  best_state = checkpoints.restore(best, state).state
+  best_drafter = parts.merge(best_state.params, frozen)
+  out = export.save(
+    write_export, best_drafter, folder / 'export', loaded, best
+  )
+  score = checkpoints.metrics(best)[BEST]
+  checkpoints.close()
+  on_message(f'train: step {best} is best, {BEST} {score:.3f}, saved in {out}')
+  return out
+
+
+def _held_out(eval_step, state, frozen, target, batches, devices):
+  """Averages over the held-out batches, each weighted by its blocks."""
+  totals: dict[str, Any] = {}
+  total_weight = 0.0
+  for index, batch in enumerate(batches):
+    # The same key in every evaluation: anchors must not move the metric.
+    key = jax.random.fold_in(jax.random.key(0), index)
+    values = eval_step(
+      state.params, frozen, target, mesh.shard_rows(batch, devices), key
+    )
+    values = {name: np.asarray(x, np.float64) for name, x in values.items()}
+    weight = float(values.get('num_blocks', 1.0))
+    total_weight += weight
+    for name, value in values.items():
+      share = value if name.startswith('num_') else value * weight
+      totals[name] = totals.get(name, 0) + share
+  return {
+    name: value if name.startswith('num_') else value / max(total_weight, 1e-9)
+    for name, value in totals.items()
+  }
+
+
+def _scalars(values):
+  return {name: float(x) for name, x in values.items() if np.ndim(x) == 0}

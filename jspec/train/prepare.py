@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""Before the first step: documents, split, drafter and the store of taps."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jspec import errors
+from jspec.data import examples, features, sources
+from jspec.drafters import vocab
+from jspec.text import chat
+from jspec.train import build, capture, settings
+
+
+def documents(
+  config: settings.TrainConfig,
+  loaded: Any,
+  on_message: Callable[[str], None] = print,
+) -> list[examples.Document]:
+  """Reads the training answers and says what was left out."""
+  render = None
+  if loaded.template is not None:
+    render = functools.partial(
+      chat.answer_mask, loaded.tokenizer, loaded.template
+    )
+  records = sources.records(config.data.answers)
+  found = examples.Examples(
+    records,
+    max_len=config.data.max_len,
+    vocab_size=loaded.model.vocab_size,
+    render=render,
+  )
+  kept = []
+  for document in found:
+    kept.append(document)
+    if len(kept) == config.data.max_documents:
+      break
+  counts = ', '.join(f'{n} {reason}' for reason, n in found.counts.items())
+  on_message(f'data: {config.data.answers}: {counts}')
+  if not kept:
+    raise errors.UserError(
+      f'{config.data.answers} holds no document to train on ({counts})'
+    )
+  return kept
+
+
+def split(
+  found: Sequence[examples.Document], held_out: float
+) -> tuple[list[int], list[int]]:
+  """Numbers of the training and of the held-out documents."""
+  train, held = [], []
+  for number, document in enumerate(found):
+    is_held = examples.is_held_out(document.id, held_out)
+    (held if is_held else train).append(number)
+  if not train or not held:
+    raise errors.UserError(
+      f'{len(found)} documents split into {len(train)} to train on and '
+      f'{len(held)} held out: give more answers or raise eval.held_out'
+    )
+  return train, held
+
+
+def drafter(
+  config: settings.TrainConfig,
+  loaded: Any,
+  train_documents: Sequence[examples.Document],
+) -> Any:
+  """Builds the drafter with fresh weights.
+
+  A reduced vocabulary is counted anew from the training answers of this very
+  run, so no map of another run can be picked up.
+  """
+  draft_token_ids = None
+  if config.drafter.draft_vocab_size is not None:
+    draft_token_ids = vocab.choose_by_frequency(
+      examples.answer_counts(train_documents, loaded.model.vocab_size),
+      config.drafter.draft_vocab_size,
+      always=tuple(loaded.stop_ids),
+    )
+  make = build.resolve(config.drafter.build)
+  return make(
+    loaded,
+    config.drafter.options,
+    draft_token_ids,
+    jax.random.key(config.seed),
+  )
+
+
+def store(
+  config: settings.TrainConfig,
+  loaded: Any,
+  found: Sequence[examples.Document],
+  taps: Sequence[int],
+  on_message: Callable[[str], None] = print,
+) -> features.Store:
+  """Opens the store of taps, capturing what is missing first."""
+  wanted = capture.settings_for(
+    loaded, found, taps=taps, dtype=config.data.store_dtype
+  )
+  if not features.exists(config.data.store):
+    capture.capture(
+      loaded.model,
+      found,
+      config.data.store,
+      wanted,
+      row_len=config.data.row_len,
+      num_rows=config.data.num_rows,
+      on_progress=on_message,
+    )
+  opened = features.Store(
+    config.data.store,
+    target=loaded.name,
+    fingerprint=loaded.fingerprint,
+    taps=taps,
+    template=wanted.template,
+  )
+  if opened.settings.documents != wanted.documents:
+    raise errors.UserError(
+      f'{config.data.store} holds the taps of other documents than '
+      f'{config.data.answers}: use another data.store'
+    )
+  return opened

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""The frozen form of a training config; field names are the config's keys."""
+
+import dataclasses
+from typing import Any
+
+from jspec import errors
+from jspec.train import optim as optim_lib
+
+MODES = ('store', 'online')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrafterConfig:
+  """Which drafter to build.
+
+  Attributes:
+    build: `module:attr` of a function like `jspec.train.build:dflash`.
+    save: `module:attr` of a function like `jspec.drafters.interchange:save`.
+    draft_vocab_size: the head scores only this many tokens, the most frequent
+      in the training answers; None scores all.
+    options: what `build` reads; it refuses what it does not know.
+  """
+
+  build: str
+  save: str = 'jspec.drafters.interchange:save'
+  draft_vocab_size: int | None = None
+  options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+  """What to train on and how it is packed.
+
+  Attributes:
+    answers: JSON Lines file or tfds:NAME with what the target wrote.
+    mode: 'store' reads captured taps, 'online' runs the target in the step.
+    store: folder of the captured taps ('store' mode).
+    store_dtype: how captured taps are stored: float32, bfloat16 or int8.
+    max_documents: use only the first ones; 0 uses all.
+    max_len: longer documents are cut to it.
+    row_len: tokens in a packed row.
+    num_rows: rows in a batch.
+  """
+
+  answers: str
+  mode: str = 'store'
+  store: str = ''
+  store_dtype: str = 'bfloat16'
+  max_documents: int = 0
+  max_len: int = 512
+  row_len: int = 512
+  num_rows: int = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+  """How the best checkpoint is found.
+
+  Attributes:
+    held_out: share of documents never trained on, chosen by a hash of the id.
+    every: steps between evaluations; each ends in a checkpoint.
+    max_batches: batches of held-out rows, the same each time.
+  """
+
+  held_out: float = 0.02
+  every: int = 100
+  max_batches: int = 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+  """How many checkpoints stay: the newest and, besides, the best."""
+
+  keep_latest: int = 2
+  keep_best: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+  """A whole training run.
+
+  Attributes:
+    target: what `jspec.loading.load_target` reads.
+    seed: of weights, order, anchors.
+    num_steps: optimiser steps.
+    time_limit_s: stop after so many seconds of wall clock; 0 for no limit.
+    max_skipped: give up after so many steps in a row that were not finite.
+    tensorboard: also write TensorBoard events.
+    print_every: steps between lines on stdout.
+  """
+
+  target: str
+  drafter: DrafterConfig
+  data: DataConfig
+  optim: optim_lib.OptimConfig = optim_lib.OptimConfig()
+  eval: EvalConfig = EvalConfig()
+  checkpoint: CheckpointConfig = CheckpointConfig()
+  seed: int = 0
+  num_steps: int = 1000
+  time_limit_s: float = 0.0
+  max_skipped: int = 20
+  tensorboard: bool = False
+  print_every: int = 10
+
+  def __post_init__(self):
+    if self.data.mode not in MODES:
+      raise errors.UserError(
+        f'data.mode is {self.data.mode}: choose one of {MODES}'
+      )
+    if self.data.mode == 'store' and not self.data.store:
+      raise errors.UserError('data.store is empty: name the folder of the taps')
+    if not 0 < self.eval.held_out < 1:
+      raise errors.UserError(
+        f'eval.held_out is {self.eval.held_out}: give a share between 0 and 1'
+      )
+    for name in ('num_steps', 'eval.every', 'data.num_rows', 'data.row_len'):
+      value = self
+      for part in name.split('.'):
+        value = getattr(value, part)
+      if value < 1:
+        raise errors.UserError(f'{name} is {value}: it must be at least 1')

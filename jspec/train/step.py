@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: MIT
+"""One training step as a pure function of state and batch.
+
+  loss, grads = drafter.loss(batch, fold_in(key, step))
+  state       = optimiser(grads)      if loss and gradient norm are finite
+              = state, num_skipped+1  otherwise
+
+The step counts batches, so it goes on over a skipped one; the optimiser's own
+count (the learning rate) does not. Every draw comes from the run's key and the
+step, so a resumed run draws what the uninterrupted one draws.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from jspec.drafters import base
+from jspec.typing import Array, Int, Key, PyTree
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+  """All that training changes.
+
+  Attributes:
+    params: path -> array, the drafter's `nnx.Param`s and nothing borrowed.
+    opt_state: of the optimiser.
+    step: batches seen.
+    num_skipped: batches whose loss or gradient was not finite.
+    key: the run's key; a step folds its number in.
+  """
+
+  params: dict[str, Array]
+  opt_state: PyTree
+  step: Int[Array, '']
+  num_skipped: Int[Array, '']
+  key: Key[Array, '']
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+  """A drafter taken apart: `merge(params, frozen)` puts it together.
+
+  `frozen` holds what is borrowed from the target; it is an argument of the
+  step, so it is neither a constant of the program nor donated.
+  """
+
+  params: dict[str, Array]
+  frozen: PyTree
+  merge: Callable[[dict[str, Array], PyTree], Any]
+
+
+def split(drafter: Any) -> Parts:
+  """Takes a drafter apart into named parameters and the rest."""
+  graphdef, trainable, frozen = nnx.split(drafter, nnx.Param, ...)
+  named, treedef = jax.tree_util.tree_flatten_with_path(trainable)
+  names = [
+    jax.tree_util.keystr(path, simple=True, separator='.').removesuffix(
+      '.value'
+    )
+    for path, _ in named
+  ]
+
+  def merge(params, frozen):
+    leaves = [params[name] for name in names]
+    trainable = jax.tree_util.tree_unflatten(treedef, leaves)
+    return nnx.merge(graphdef, trainable, frozen)
+
+  params = {
+    name: leaf for name, (_, leaf) in zip(names, named, strict=True)
+  }
+  return Parts(params, frozen, merge)
+
+
+def init(
+  parts: Parts, optimizer: optax.GradientTransformation, key: Key[Array, '']
+) -> TrainState:
+  """Builds the state of step 0."""
+  # Own buffers for all: the step donates the state.
+  return TrainState(
+    params=jax.tree.map(jnp.array, parts.params),
+    opt_state=optimizer.init(parts.params),
+    step=jnp.zeros((), jnp.int32),
+    num_skipped=jnp.zeros((), jnp.int32),
+    key=key,
+  )
+
+
+def train_step(
+  merge: Callable[[dict[str, Array], PyTree], Any],
+  taps_of: Callable[[PyTree, dict[str, Array]], Array],
+  optimizer: optax.GradientTransformation,
+  state: TrainState,
+  frozen: PyTree,
+  target: PyTree,
+  batch: dict[str, Array],
+) -> tuple[TrainState, dict[str, Array]]:
+  """Makes one step; jit it with the first three bound and `state` donated.
+
+  Args:
+    merge: from `split`.
+    taps_of: gives the taps of a batch, from the store or from the target.
+    optimizer: from `optim.optimizer`.
+    state: of the step before.
+    frozen: what the drafter borrows.
+    target: the target's arrays when training online, else an empty tree.
+    batch: packed rows.
+
+  Returns:
+    The new state and metrics: the drafter's, `loss`, `grad_norm`, `skipped`
+    (0 or 1 for this step).
+  """
+  draft_batch = as_draft_batch(batch, taps_of(target, batch))
+  key = jax.random.fold_in(state.key, state.step)
+
+  def loss_fn(params):
+    return merge(params, frozen).loss(draft_batch, key)
+
+  (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
+    state.params
+  )
+  grad_norm = optax.global_norm(grads)
+  is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+
+  def keep(new, old):
+    return jax.tree.map(lambda n, o: jnp.where(is_finite, n, o), new, old)
+
+  skipped = 1 - is_finite.astype(jnp.int32)
+  new_state = TrainState(
+    params=keep(params, state.params),
+    opt_state=keep(opt_state, state.opt_state),
+    step=state.step + 1,
+    num_skipped=state.num_skipped + skipped,
+    key=state.key,
+  )
+  metrics = dict(metrics, loss=loss, grad_norm=grad_norm, skipped=skipped)
+  return new_state, metrics
+
+
+def eval_step(
+  merge: Callable[[dict[str, Array], PyTree], Any],
+  taps_of: Callable[[PyTree, dict[str, Array]], Array],
+  params: dict[str, Array],
+  frozen: PyTree,
+  target: PyTree,
+  batch: dict[str, Array],
+  key: Key[Array, ''],
+) -> dict[str, Array]:
+  """Measures a batch on the anchors that `key` fixes."""
+  draft_batch = as_draft_batch(batch, taps_of(target, batch))
+  loss, metrics = merge(params, frozen).loss(draft_batch, key)
+  return dict(metrics, loss=loss)
+
+
+def as_draft_batch(
+  batch: dict[str, Array], taps: Array
+) -> base.DraftBatch:
+  """Names the arrays of the pipeline as the drafters know them."""
+  return base.DraftBatch(
+    tokens=batch['tokens'],
+    positions=batch['positions'],
+    segments=batch['segments'],
+    is_answer=batch['is_answer'].astype(bool),
+    taps=taps.astype(jnp.float32),
+  )
+
+
+def stored_taps(target: PyTree, batch: dict[str, Array]) -> Array:
+  """Takes the taps that came with the batch."""
+  del target
+  return batch['taps']
+
+
+def online_taps(graphdef: Any, taps: tuple[int, ...]) -> Callable[..., Array]:
+  """Builds a function that runs the frozen target on the batch."""
+
+  def taps_of(target, batch):
+    model = nnx.merge(graphdef, target)
+    _, states = model.encode(
+      batch['tokens'], batch['positions'], batch['segments'], taps
+    )
+    return jax.lax.stop_gradient(states)
+
+  return taps_of

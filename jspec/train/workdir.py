@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""The folder of a run: whose it is, and whether it may go on.
+
+`config.json` holds the config and what the run reads (target, documents). The
+same content resumes; other content, or a folder with something else in it, is
+refused, so nothing is overwritten and nothing trains without being saved.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from jspec import config as config_lib
+from jspec import errors
+from jspec.data import examples
+from jspec.train import settings
+
+_CONFIG = 'config.json'
+# How long and how loud a run is does not change what it computes.
+_MAY_CHANGE = (
+  'config.time_limit_s',
+  'config.print_every',
+  'config.tensorboard',
+  'config.data.store',
+)
+
+
+def open_run(
+  folder: pathlib.Path,
+  config: settings.TrainConfig,
+  loaded: Any,
+  documents: Sequence[examples.Document],
+) -> None:
+  """Claims an empty folder for a run, or checks that it is this run's.
+
+  Raises:
+    UserError: the folder belongs to another run (naming the keys that differ)
+      or holds other files.
+  """
+  ours = {
+    'config': dataclasses.asdict(config),
+    'inputs': {
+      'target': loaded.name,
+      'fingerprint': loaded.fingerprint,
+      'documents': examples.fingerprint(documents),
+    },
+  }
+  # Through JSON, as the other side went: tuples become lists.
+  ours = json.loads(json.dumps(ours))
+  path = folder / _CONFIG
+  if path.exists():
+    _check_same(path, ours)
+  elif folder.exists() and any(
+    not child.name.endswith('.partial') for child in folder.iterdir()
+  ):
+    raise errors.UserError(
+      f'{folder} is not empty and holds no run: use another --workdir'
+    )
+  folder.mkdir(parents=True, exist_ok=True)
+  partial = folder / (_CONFIG + '.partial')
+  partial.write_text(json.dumps(ours, indent=2) + '\n')
+  os.replace(partial, path)
+
+
+def _check_same(path, ours):
+  try:
+    theirs = config_lib.flatten(json.loads(path.read_text()))
+  except json.JSONDecodeError as error:
+    raise errors.UserError(
+      f'{path} is not JSON ({error.msg}): use another --workdir'
+    ) from error
+  ours = config_lib.flatten(ours)
+  differing = [
+    f'{name} ({theirs.get(name, "absent")} there, {ours.get(name, "absent")} '
+    'here)'
+    for name in sorted(set(theirs) | set(ours))
+    if name not in _MAY_CHANGE and theirs.get(name) != ours.get(name)
+  ]
+  if differing:
+    raise errors.UserError(
+      f'{path.parent} belongs to a run with other settings: '
+      + ', '.join(differing)
+      + '; use another --workdir'
+    )

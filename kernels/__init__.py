@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Operations with more than one implementation; jax only."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Attention over a paged prefix and the round's own nodes."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Writes accepted rows into the pages."""

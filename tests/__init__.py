@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Tests; the folders mirror the packages."""

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+"""What every test runs under.
+
+Eight fake CPU devices, shape annotations that are executed,
+and the random seed printed with a failure. Tests for an accelerator are
+skipped where there is none; JSPEC_TEST_PLATFORM=gpu (or tpu) runs the
+suite on one.
+"""
+
+import os
+import random
+
+PLATFORM = os.environ.get('JSPEC_TEST_PLATFORM', 'cpu')
+NUM_FAKE_DEVICES = 8
+
+os.environ['JAX_PLATFORMS'] = {'gpu': 'cuda'}.get(PLATFORM, PLATFORM)
+# Read when the CPU client starts, so this must come before jax does.
+os.environ['XLA_FLAGS'] = (
+  os.environ.get('XLA_FLAGS', '')
+  + f' --xla_force_host_platform_device_count={NUM_FAKE_DEVICES}'
+)
+
+import jaxtyping  # noqa: E402
+
+# Instruments every module of jspec imported after this line.
+jaxtyping.install_import_hook('jspec', 'beartype.beartype')
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+SEED = int(os.environ.get('JSPEC_TEST_SEED', '0'))
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+  """Seeds the global generators, for tests that do not bring their own."""
+  random.seed(SEED)
+  np.random.seed(SEED)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+  outcome = yield
+  report = outcome.get_result()
+  if report.when == 'call' and report.failed:
+    report.sections.append(
+      ('seed', f'JSPEC_TEST_SEED={SEED} JSPEC_TEST_PLATFORM={PLATFORM}')
+    )
+
+
+def pytest_collection_modifyitems(items):
+  for item in items:
+    for platform in ('gpu', 'tpu'):
+      if item.get_closest_marker(platform) and PLATFORM != platform:
+        item.add_marker(
+          pytest.mark.skip(reason=f'set JSPEC_TEST_PLATFORM={platform}')
+        )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""Tokens out of slots: argmax, and draws with their law."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec.drafters import pick
+
+
+def _logits(rows=1, slots=2, size=6, seed=0):
+  rng = np.random.default_rng(seed)
+  return jnp.asarray(rng.normal(size=(rows, slots, size)) * 2, jnp.float32)
+
+
+def test_argmax_when_two_are_equal_is_the_lowest_id():
+  logits = jnp.asarray([[[0.0, 3.0, 3.0, 1.0]]])
+  draft = pick.chain(logits, jnp.asarray([9]), None, None, None, 4)
+  np.testing.assert_array_equal(draft.tokens, [[9, 1]])
+  np.testing.assert_allclose(
+    draft.confidence[0, 1], jax.nn.softmax(logits[0, 0])[1], rtol=1e-6
+  )
+
+
+def test_tokens_are_target_ids_when_the_vocabulary_is_reduced():
+  ids = jnp.asarray([10, 20, 30, 40, 50, 60], jnp.int32)
+  logits, anchor = _logits(), jnp.asarray([7])
+  full = pick.chain(logits, anchor, None, None, None, 4)
+  reduced = pick.chain(logits, anchor, ids, None, None, 4)
+  np.testing.assert_array_equal(
+    reduced.tokens[:, 1:], ids[full.tokens[:, 1:]]
+  )
+  keys = jax.random.split(jax.random.key(0), 1)
+  drawn = pick.chain(logits, anchor, ids, jnp.ones(1), keys, 4)
+  assert np.all(np.isin(drawn.q.ids[:, 1:], ids))
+
+
+def test_draws_follow_the_law_they_name():
+  rows, temperature, support = 4000, 0.8, 4
+  logits = jnp.broadcast_to(_logits(), (rows, 2, 6))
+  keys = jax.random.split(jax.random.key(3), rows)
+  draft = pick.chain(
+    logits,
+    jnp.zeros(rows, jnp.int32),
+    None,
+    jnp.full(rows, temperature),
+    keys,
+    support,
+  )
+  for slot in (1, 2):
+    probs = np.asarray(jax.nn.softmax(logits[0, slot - 1] / temperature))
+    order = np.argsort(-probs)[:support]
+    want = np.zeros(6)
+    want[order] = probs[order] / probs[order].sum()
+    law = np.zeros(6)
+    law[np.asarray(draft.q.ids[0, slot])] = draft.q.probs[0, slot]
+    np.testing.assert_allclose(law, want, atol=1e-6)
+    counts = np.bincount(np.asarray(draft.tokens[:, slot]), minlength=6)
+    live = want > 0
+    assert counts[~live].sum() == 0
+
+    def statistic(expected, counts=counts, live=live):
+      expected = expected[live] * rows
+      return np.sum((counts[live] - expected) ** 2 / expected)
+
+    # Chi-square with 3 degrees of freedom: 21.1 is p = 1e-4.
+    assert statistic(want) < 21.1
+    # The negative control: the law at temperature 1.
+    other = np.asarray(jax.nn.softmax(logits[0, slot - 1]))
+    assert statistic(other / other[live].sum()) > 21.1
+  together = np.asarray(draft.tokens[:, 1:])
+  assert len(np.unique(together, axis=0)) > support, 'slots draw in step'
+
+
+def test_row_is_greedy_when_its_temperature_is_zero():
+  logits = jnp.broadcast_to(_logits(), (2, 2, 6))
+  keys = jax.random.split(jax.random.key(0), 2)
+  draft = pick.chain(
+    logits, jnp.zeros(2, jnp.int32), None, jnp.asarray([0.0, 1.0]), keys, 6
+  )
+  np.testing.assert_array_equal(draft.tokens[0, 1:], logits[0].argmax(-1))
+  np.testing.assert_array_equal(np.max(draft.q.probs[0, 1:], -1), 1)
+  assert np.max(draft.q.probs[1, 1:]) < 1

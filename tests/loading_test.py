@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: MIT
+"""What a user may name as a target or a drafter, and what is refused."""
+
+import dataclasses
+import gzip
+import json
+import shutil
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import models
+
+from jspec import errors, loading
+from jspec.checkpoints import gguf
+from jspec.targets import embedded, llama_gguf
+from jspec.text import chat, tokenizer
+from tests import shared_data
+
+
+def folder(tmp_path, name='llama', vocab_size=256):
+  """A golden model with a tokenizer beside it."""
+  path = tmp_path / name
+  shutil.copytree(shared_data.path(f'goldens/targets/{name}'), path)
+  vocab = {f'w{i}': i for i in range(vocab_size)}
+  backend = tokenizers.Tokenizer(models.WordLevel(vocab, 'w0'))
+  backend.save(str(path / 'tokenizer.json'))
+  return path
+
+
+@pytest.fixture(scope='module')
+def loaded(tmp_path_factory):
+  path = folder(tmp_path_factory.mktemp('models'))
+  return loading.load_target(str(path), progress=False)
+
+
+def test_folder_gives_a_whole_target(loaded):
+  assert loaded.name == 'llama'
+  assert loaded.stop_ids == (2,)
+  assert loaded.template is None
+  assert loaded.tokenizer.vocab_size == 256
+  assert loaded.model.num_layers == 4
+  assert len(loaded.fingerprint) == 16
+
+
+def test_fingerprint_is_of_weights_and_shapes_not_of_place(loaded, tmp_path):
+  again = loading.load_target(str(folder(tmp_path)), progress=False)
+  assert again.fingerprint == loaded.fingerprint
+  other = loading.load_target(
+    str(folder(tmp_path, 'llama3_rope')), progress=False
+  )
+  assert other.fingerprint != loaded.fingerprint
+  arrays = {'embedding': np.zeros((40, 8), np.float32)}
+  config = loaded.model.config
+  first = loading.fingerprint(config, arrays)
+  arrays['embedding'][0, 0] = 1e-3
+  assert loading.fingerprint(config, arrays) != first
+  turned = dataclasses.replace(config, rope=other.model.config.rope)
+  assert loading.fingerprint(turned, arrays) != loading.fingerprint(
+    config, arrays
+  )
+
+
+def test_tokenizer_of_another_model_is_refused(tmp_path):
+  path = folder(tmp_path, vocab_size=300)
+  with pytest.raises(errors.UserError, match='not of the same model'):
+    loading.load_target(str(path), progress=False)
+
+
+@pytest.mark.parametrize(
+  'spec, named',
+  [
+    ('smollm3', 'unknown target'),
+    ('', 'unknown target'),
+    ('absent.gguf', 'no such file'),
+    ('hf:nobody', 'ORG/NAME'),
+    ('hf:/x', 'ORG/NAME'),
+  ],
+)
+def test_unknown_target_is_refused(spec, named):
+  with pytest.raises(errors.UserError, match=named):
+    loading.load_target(spec, progress=False)
+
+
+def test_folder_without_a_model_is_refused(tmp_path):
+  with pytest.raises(errors.UserError, match='no config.json'):
+    loading.load_target(str(tmp_path), progress=False)
+
+
+def test_hub_without_network_or_package_is_a_user_error(monkeypatch):
+  class Hub:
+    @staticmethod
+    def snapshot_download(*_, **__):
+      raise ConnectionError('cannot reach\nthe hub')
+
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', Hub)
+  with pytest.raises(errors.UserError, match='cannot reach') as caught:
+    loading.load_target('hf:some/model', progress=False)
+  assert '\n' not in str(caught.value)
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
+  with pytest.raises(errors.UserError, match='huggingface_hub'):
+    loading.load_target('hf:some/model', progress=False)
+
+
+def test_hub_folder_is_loaded_like_any_other(tmp_path, monkeypatch, loaded):
+  class Hub:
+    @staticmethod
+    def snapshot_download(name, **_):
+      assert name == 'some/model'
+      return str(folder(tmp_path))
+
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', Hub)
+  got = loading.load_target('hf:some/model', progress=False)
+  assert got.name == 'some/model'
+  assert got.fingerprint == loaded.fingerprint
+
+
+def test_named_drafters(loaded):
+  assert loading.load_drafter('none', loaded) is None
+  assert loading.load_drafter('ngram', loaded).taps == ()
+
+
+def plugged_in(model):
+  return ('drafter for', model.vocab_size)
+
+
+def test_drafter_is_plugged_in_by_module_and_attribute(loaded):
+  got = loading.load_drafter(f'{__name__}:plugged_in', loaded)
+  assert got == ('drafter for', 256)
+
+
+@pytest.mark.parametrize(
+  'spec, named',
+  [
+    ('', 'unknown drafter'),
+    ('dflash', 'none, ngram, shipped'),
+    ('absent/folder', 'unknown drafter'),
+    ('no_such_module:make', 'cannot import'),
+    ('json:no_such_name', 'cannot import'),
+    ('json:__doc__', 'not callable'),
+  ],
+)
+def test_unknown_drafter_is_refused(loaded, spec, named):
+  with pytest.raises(errors.UserError, match=named):
+    loading.load_drafter(spec, loaded)
+
+
+def test_folder_without_a_drafter_is_refused(loaded, tmp_path):
+  with pytest.raises(errors.UserError, match='holds no drafter'):
+    loading.load_drafter(str(tmp_path), loaded)
+
+
+def checkpoint(path, loaded):
+  from jspec.drafters import borrowed, dflash, interchange
+
+  config = dflash.DFlashConfig(
+    width=64,
+    ff_width=32,
+    num_layers=1,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=16,
+    norm_eps=1e-6,
+    rope_base=10000.0,
+    taps=(1, 2),
+    target_width=64,
+    target_num_layers=4,
+    vocab_size=256,
+    mask_token_id=255,
+    block_size=4,
+    num_draft_tokens=3,
+    label_shift=0,
+    draft_vocab_size=None,
+  )
+  drafter = dflash.DFlash(
+    config,
+    dflash.LossConfig(),
+    borrowed.from_target(loaded.model, None),
+    jax.random.key(0),
+  )
+  interchange.save(
+    path,
+    drafter,
+    target_name=loaded.name,
+    target_fingerprint=loaded.fingerprint,
+  )
+
+
+def test_drafter_folder_and_workdir_load_for_their_target_only(
+  loaded, tmp_path
+):
+  checkpoint(tmp_path / 'run' / loading.EXPORT, loaded)
+  for path in (tmp_path / 'run', tmp_path / 'run' / loading.EXPORT):
+    drafter = loading.load_drafter(str(path), loaded)
+    assert drafter.taps == (1, 2)
+  other = dataclasses.replace(loaded, fingerprint='0' * 16)
+  with pytest.raises(errors.UserError, match='fingerprint'):
+    loading.load_drafter(str(tmp_path / 'run'), other)
+  ends = dataclasses.replace(loaded, stop_ids=(255,))
+  with pytest.raises(errors.UserError, match='mask_token_id'):
+    loading.load_drafter(str(tmp_path / 'run'), ends)
+
+
+@pytest.fixture(scope='module')
+def smollm2():
+  """The embedded model's file, where it was fetched already."""
+  path = embedded.cache_folder() / embedded.MEMBER.split('/')[-1]
+  if not path.is_file():
+    pytest.skip('smollm2_135m is not in the cache; load it once to fetch it')
+  return gguf.GGUFFile(path)
+
+
+def test_embedded_tokenizer_and_template_give_the_recorded_ids(smollm2):
+  tok = tokenizer.from_gguf(smollm2.metadata, smollm2.where)
+  template = chat.from_gguf(smollm2.metadata, tok)
+  config = llama_gguf.config(smollm2)
+  assert tok.vocab_size == config.vocab_size == 49152
+  prompts = {}
+  with gzip.open(shared_data.path('data/prompts/train.jsonl.gz')) as lines:
+    for line in lines:
+      prompt = json.loads(line)
+      prompts[prompt['id']] = prompt['turns'][0]
+  answers = shared_data.path('data/responses/smollm2_135m.jsonl.gz')
+  with gzip.open(answers) as lines:
+    rows = [
+      json.loads(line) for line, _ in zip(lines, range(400), strict=False)
+    ]
+  for row in rows:
+    ids = row['ids'][: row['prompt_len']]
+    message = {'role': 'user', 'content': prompts[row['id']]}
+    text = template.render([message], add_generation_prompt=True)
+    assert tok.encode(text) == ids
+    assert tok.decode(ids, skip_special=False) == text
+  # The template puts in its own system message unless there is one.
+  assert 'You are a helpful AI assistant named SmolLM' in text
+
+
+def test_embedded_model_repeats_its_recorded_answer(smollm2):
+  del smollm2
+  loaded = loading.load_target(embedded.NAME, progress=False)
+  answers = shared_data.path('data/responses/smollm2_135m.jsonl.gz')
+  with gzip.open(answers) as lines:
+    rows = [json.loads(line) for line, _ in zip(lines, range(40), strict=False)]
+  row = next(r for r in rows if r['temperature'] == 0 and len(r['ids']) <= 128)
+  ids = np.zeros((1, 128), np.int32)
+  ids[0, : len(row['ids'])] = row['ids']
+  positions = jnp.arange(128, dtype=jnp.int32)[None]
+
+  @jax.jit
+  def best(model, ids):
+    hidden, _ = model.encode(ids, positions, jnp.ones_like(ids), ())
+    return model.logits(hidden).argmax(-1)
+
+  got = np.asarray(best(loaded.model, jnp.asarray(ids)))[0]
+  start, stop = row['prompt_len'], len(row['ids'])
+  np.testing.assert_array_equal(got[start - 1 : stop - 1], ids[0, start:stop])

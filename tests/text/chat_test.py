@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""Chat templates: rendering, refusals, and masks of what the model wrote."""
+
+import json
+
+import pytest
+
+from jspec import errors
+from jspec.text import chat, tokenizer
+from tests.text import tokenizer_test
+
+CHATML = (
+  '{% for m in messages %}'
+  "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+  '{% endfor %}'
+  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.fixture
+def tok():
+  metadata = tokenizer_test.byte_level()
+  metadata['tokenizer.ggml.tokens'] += ['<|im_start|>', '<|im_end|>']
+  metadata['tokenizer.ggml.token_type'] += [3, 3]
+  end = len(metadata['tokenizer.ggml.tokens']) - 1
+  metadata['tokenizer.ggml.eos_token_id'] = end
+  return tokenizer.from_gguf(metadata, 'x.gguf')
+
+
+def talk(*contents):
+  roles = ('user', 'assistant')
+  return [
+    {'role': roles[i % 2], 'content': text} for i, text in enumerate(contents)
+  ]
+
+
+def test_chatml_renders_turns_and_the_opening_of_the_answer():
+  template = chat.ChatTemplate(CHATML)
+  text = template.render(talk('Hi'), add_generation_prompt=True)
+  assert text == '<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n'
+  assert not template.render(talk('Hi'), add_generation_prompt=False).endswith(
+    'assistant\n'
+  )
+
+
+def test_template_has_the_helpers_of_hugging_face():
+  source = (
+    "{{ bos_token }}{{ strftime_now('%Y') | length }}"
+    "{{ {'a': '<é>'} | tojson }}\n"
+    '  {% for m in messages %}{% break %}{% endfor %}'
+  )
+  text = chat.ChatTemplate(source, '<s>', None).render(
+    talk('x'), add_generation_prompt=False
+  )
+  assert text == '<s>4{"a": "<é>"}\n'
+
+
+@pytest.mark.parametrize(
+  'source, named',
+  [
+    ("{{ raise_exception('roles must alternate') }}", 'roles must alternate'),
+    ('{{ messages.__class__.__mro__ }}', 'refused'),
+    ("{{ messages.append('x') }}", 'refused'),
+    ("{{ messages[5]['role'] + 1 }}", 'refused'),
+    ('{% if %}', 'does not parse'),
+  ],
+)
+def test_template_that_fails_or_escapes_is_refused(source, named):
+  template = chat.ChatTemplate(source)
+  with pytest.raises(errors.UserError, match=named):
+    template.render(talk('x'), add_generation_prompt=False)
+
+
+@pytest.mark.parametrize(
+  'messages, named',
+  [
+    ([], 'empty'),
+    ('hello', 'list'),
+    (['hello'], 'message 0'),
+    ([{'role': 'user'}], 'content'),
+    ([{'role': 'user', 'content': 5}], 'content is 5'),
+    ([{'content': 'x'}], 'role'),
+  ],
+)
+def test_malformed_messages_are_refused(messages, named):
+  with pytest.raises(errors.UserError, match=named):
+    chat.check(messages)
+
+
+def test_mask_covers_answers_and_their_end(tok):
+  messages = talk('hello', 'he he', 'he he', 'll')
+  ids, mask = chat.answer_mask(tok, chat.ChatTemplate(CHATML), messages)
+  written = [i for i, m in zip(ids, mask, strict=True) if m]
+  want = tok.encode('he he<|im_end|>ll<|im_end|>')
+  assert written == want
+  whole = chat.ChatTemplate(CHATML).render(
+    messages, add_generation_prompt=False
+  )
+  assert ids == tok.encode(whole)
+
+
+def test_mask_starts_behind_a_prefilled_thought(tok):
+  # The generation prompt opens a thought; what follows it is the model's.
+  source = CHATML.replace(
+    "{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>' }}"
+  )
+  messages = talk('he', '<think>ll')
+  ids, mask = chat.answer_mask(tok, chat.ChatTemplate(source), messages)
+  written = [i for i, m in zip(ids, mask, strict=True) if m]
+  assert written == tok.encode('ll<|im_end|>')
+
+
+def test_template_that_rewrites_history_is_refused(tok):
+  source = CHATML.replace(
+    "m['content']", "(m['content'] if loop.last else m['content'][-2:])"
+  )
+  template = chat.ChatTemplate(source)
+  chat.answer_mask(tok, template, talk('he', 'hello'))
+  with pytest.raises(errors.UserError, match='message 1.*ambiguous'):
+    chat.answer_mask(tok, template, talk('he', 'hello', 'he', 'll'))
+
+
+@pytest.mark.parametrize('messages', [talk('he'), talk('he', '')])
+def test_conversation_without_an_answer_token(tok, messages):
+  template = chat.ChatTemplate(CHATML)
+  if len(messages) == 2:
+    # An empty answer still has its end to learn.
+    ids, mask = chat.answer_mask(tok, template, messages)
+    assert sum(mask) == 1
+    return
+  with pytest.raises(errors.UserError, match='no assistant turn'):
+    chat.answer_mask(tok, template, messages)
+
+
+def test_folder_template_comes_from_either_file(tmp_path):
+  assert chat.from_hf_folder(tmp_path) is None
+  named = [
+    {'name': 'tool_use', 'template': 'B'},
+    {'name': 'default', 'template': 'A{{ eos_token }}'},
+  ]
+  settings = {'chat_template': named, 'eos_token': {'content': '</s>'}}
+  (tmp_path / 'tokenizer_config.json').write_text(json.dumps(settings))
+  template = chat.from_hf_folder(tmp_path)
+  assert template.render(talk('x'), add_generation_prompt=False) == 'A</s>'
+  (tmp_path / 'chat_template.jinja').write_text('C')
+  assert chat.from_hf_folder(tmp_path).source == 'C'

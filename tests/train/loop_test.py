@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""Runs that are killed, resumed, refused, and that learn."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors_numpy
+
+from jspec import errors
+from jspec import metrics as metrics_lib
+from jspec.train import workdir
+from tests.train import tiny
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """A folder with an uninterrupted run."""
+  folder = tmp_path_factory.mktemp('whole')
+  tiny.train(folder)
+  return folder
+
+
+def exported(folder):
+  return safetensors_numpy.load_file(folder / 'export' / 'model.safetensors')
+
+
+def steps_of(folder):
+  rows = metrics_lib.read(folder / 'metrics.jsonl')
+  return [row['step'] for row in rows], [row['loss'] for row in rows]
+
+
+def arrays_of(folder, step):
+  """Everything the checkpoint of a step holds, through its own reader."""
+  import orbax.checkpoint as ocp
+
+  path = (folder / 'checkpoints' / str(step) / 'state').absolute()
+  return ocp.StandardCheckpointer().restore(path)
+
+
+def test_killed_run_equals_uninterrupted_when_resumed(whole, tmp_path):
+  shutil.copy(whole / 'answers.jsonl', tmp_path)
+  shutil.copytree(whole / 'taps', tmp_path / 'taps')
+  killed = subprocess.run(
+    [sys.executable, '-m', 'tests.train.tiny', str(tmp_path), '5'],
+    cwd=ROOT,
+    env=dict(os.environ),
+    check=False,
+    capture_output=True,
+  )
+  assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+  assert steps_of(tmp_path / 'run')[0] == [1, 2, 3, 4, 5]
+  messages = []
+  tiny.train(tmp_path, on_message=messages.append)
+  assert any('resumed from step 4' in message for message in messages)
+  ours, theirs = arrays_of(tmp_path / 'run', 8), arrays_of(whole / 'run', 8)
+  assert set(ours) == set(theirs)
+  for name, value in theirs.items():
+    np.testing.assert_array_equal(ours[name], value, err_msg=name)
+  assert steps_of(tmp_path / 'run') == steps_of(whole / 'run')
+  for name, value in exported(whole / 'run').items():
+    np.testing.assert_array_equal(exported(tmp_path / 'run')[name], value)
+
+
+def test_finished_run_changes_nothing_when_started_again(whole):
+  before = steps_of(whole / 'run')
+  tiny.train(whole)
+  assert steps_of(whole / 'run') == before
+
+
+@pytest.mark.parametrize(
+  'changes, key',
+  [({'seed': 1}, 'config.seed'), ({'optim__clip_norm': 2.0}, 'clip_norm')],
+)
+def test_other_config_is_refused_when_folder_is_used(whole, changes, key):
+  with pytest.raises(errors.UserError, match=key):
+    tiny.train(whole, **changes)
+
+
+def test_folder_with_other_files_is_refused(tmp_path):
+  (tmp_path / 'run').mkdir()
+  (tmp_path / 'run' / 'thesis.txt').write_text('mine')
+  with pytest.raises(errors.UserError, match='not empty'):
+    tiny.train(tmp_path)
+  assert (tmp_path / 'run' / 'thesis.txt').read_text() == 'mine'
+
+
+def test_other_documents_are_refused_when_store_is_used(whole, tmp_path):
+  tiny.write_answers(tmp_path / 'answers.jsonl', count=30)
+  with pytest.raises(errors.UserError, match='other documents'):
+    tiny.train(tmp_path, data__store=str(whole / 'taps'))
+
+
+def test_taps_of_the_step_train_like_stored_ones(whole, tmp_path):
+  shutil.copy(whole / 'answers.jsonl', tmp_path)
+  tiny.train(tmp_path, data__mode='online', num_steps=3)
+  _, online = steps_of(tmp_path / 'run')
+  _, stored = steps_of(whole / 'run')
+  # The store rounds to bfloat16, and the rate of decay differs a little.
+  np.testing.assert_allclose(online[:2], stored[:2], rtol=2e-2)
+
+
+def test_ten_examples_are_learnt_by_heart(tmp_path):
+  tiny.write_answers(tmp_path / 'answers.jsonl', count=12)
+  rows = []
+  tiny.train(
+    tmp_path,
+    num_steps=150,
+    eval__every=150,
+    optim__learning_rate=1e-2,
+    on_progress=lambda step, row: rows.append(row),
+  )
+  first, last = rows[0]['loss'], rows[-1]['loss']
+  assert last < 0.2 < first
+  assert rows[-1]['tokens_per_round'] > 2.0
+
+
+def test_time_limit_ends_with_an_export(tmp_path):
+  messages = []
+  out = tiny.train(
+    tmp_path, time_limit_s=0.01, on_message=messages.append, seed=3
+  )
+  assert any('time limit after 1 steps' in message for message in messages)
+  assert (out / 'model.safetensors').exists()
+
+
+def test_runs_stops_when_nothing_is_finite(tmp_path):
+  with pytest.raises(errors.UserError, match='not finite'):
+    tiny.train(
+      tmp_path, optim__learning_rate=1e38, max_skipped=2, num_steps=20
+    )
+
+
+def test_kinds_of_change_that_keep_a_run():
+  assert 'config.time_limit_s' in workdir._MAY_CHANGE
