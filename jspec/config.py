@@ -4,9 +4,9 @@
 A config file is Python with `get_config(arg: str) -> ConfigDict`; it imports
 this module and ml_collections only. Values reach the program in three steps:
 
-  configs/train/dflash.py:target=smollm2_135m,smoke     arg string  parse_arg
-  --config.optim.learning_rate=3e-4                     overrides   apply_overrides
-  TrainConfig(optim=OptimConfig(learning_rate=3e-4))    frozen      build
+  FILE.py:target=smollm2_135m,smoke              argument string  parse_arg
+  --config.optim.learning_rate=3e-4              override  apply_overrides
+  TrainConfig(optim=OptimConfig(learning_rate=3e-4))       frozen  build
 
 Types come from the defaults, and every name that nothing reads is an error.
 """
@@ -72,7 +72,7 @@ def load_file(spec: str) -> ml_collections.ConfigDict:
   path_text, _, arg = spec.partition(':')
   path = pathlib.Path(path_text)
   if not path.is_file():
-    raise errors.UserError(f'no config file {path}: give --config PATH.py[:ARG]')
+    raise errors.UserError(f'no config file {path}: give PATH.py[:ARG]')
   module_spec = importlib.util.spec_from_file_location('jspec_config', path)
   module = importlib.util.module_from_spec(module_spec)
   module_spec.loader.exec_module(module)

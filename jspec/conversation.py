@@ -77,9 +77,7 @@ def seeded(
   params: sampling.SamplingParams, num: int
 ) -> list[sampling.SamplingParams]:
   """Parameters for `num` prompts, so that no two share their random draws."""
-  return [
-    dataclasses.replace(params, seed=params.seed + i) for i in range(num)
-  ]
+  return [dataclasses.replace(params, seed=params.seed + i) for i in range(num)]
 
 
 def answer(

@@ -32,19 +32,18 @@ class Metrics:
     self._path = workdir / 'metrics.jsonl'
     self._print_every = print_every
     _truncate(self._path, resume_step)
-    self._file = open(self._path, 'a', encoding='utf-8')
     self._board = (
       _open_board(workdir / 'tensorboard', resume_step) if tensorboard else None
     )
     self._last = time.monotonic()
 
-  def write(self, step: int, values: Mapping[str, float]) -> None:
+  def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Writes the row of a step; nested names are joined with `/`."""
     row = {'step': step, **{k: _plain(v) for k, v in values.items()}}
     # JSON has no NaN; a row a reader cannot parse helps nobody.
     safe = {k: v if _is_finite(v) else str(v) for k, v in row.items()}
-    self._file.write(json.dumps(safe) + '\n')
-    self._file.flush()
+    with open(self._path, 'a', encoding='utf-8') as file:
+      file.write(json.dumps(safe) + '\n')
     if self._board is not None:
       for name, value in row.items():
         if name != 'step' and isinstance(value, float | int):
@@ -58,8 +57,7 @@ class Metrics:
       print(f'step {step}  {shown}', flush=True)
 
   def close(self) -> None:
-    """Closes the files."""
-    self._file.close()
+    """Closes what stays open between rows."""
     if self._board is not None:
       self._board.close()
 

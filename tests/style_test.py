@@ -34,11 +34,12 @@ def sources() -> list[pathlib.Path]:
   found = [ROOT / 'setup.py']
   for folder in FOLDERS:
     found += sorted((ROOT / folder).rglob('*.py'))
-  # An empty file that only makes a folder of tests a package has no content.
+  # What only makes a folder of tests a package has nothing to say.
+  tests = ROOT / 'tests'
   return [
     path
     for path in found
-    if not (path.name == '__init__.py' and path.stat().st_size == 0)
+    if not (path.name == '__init__.py' and tests in path.parent.parents)
   ]
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jspec import errors
-from jspec.bench import step
+from jspec.bench import programs
 
 
 def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
@@ -26,19 +26,19 @@ def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
       ' torch transformers`'
     ) from error
   other = _same_weights(model, torch, transformers)
-  run_steps, _ = step.rounds_program(model, None, context)
+  run_steps, _ = programs.rounds_program(model, None, context)
   jax.block_until_ready(run_steps())
 
   def decode():
-    """Decodes `STEPS` tokens greedily behind a context of ones."""
+    """Decodes `programs.STEPS` tokens greedily behind a context of ones."""
     with torch.no_grad():
       out = other(torch.ones((1, context), dtype=torch.long), use_cache=True)
       token = out.logits[:, -1:].argmax(-1)
       began = time.perf_counter()
-      for _ in range(step.STEPS):
+      for _ in range(programs.STEPS):
         out = other(token, past_key_values=out.past_key_values, use_cache=True)
         token = out.logits[:, -1:].argmax(-1)
-      return (time.perf_counter() - began) / step.STEPS * 1e3
+      return (time.perf_counter() - began) / programs.STEPS * 1e3
 
   decode()
   ours, theirs = [], []
@@ -46,7 +46,7 @@ def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
     theirs.append(decode())
     began = time.perf_counter()
     jax.block_until_ready(run_steps())
-    ours.append((time.perf_counter() - began) / step.STEPS * 1e3)
+    ours.append((time.perf_counter() - began) / programs.STEPS * 1e3)
   ratio = float(np.median(np.array(theirs) / np.array(ours)))
   return dict(
     transformers_ms=float(np.median(theirs)),

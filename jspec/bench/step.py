@@ -12,9 +12,7 @@ Every figure is a median; only ratios of one run mean anything on a shared
 machine.
 """
 
-import dataclasses
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,15 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec import tree
-from jspec.bench import timing
-from jspec.cache import paged
-from jspec.decode import round as round_lib
+from jspec.bench import programs, timing
 from jspec.decode import sampling, verify_chain
 from jspec.nn import layers
-
-PAGE_SIZE = 32
-# Steps in one timed program, so that dispatch is not what is measured.
-STEPS = 8
 
 SAMPLERS = {
   'greedy': sampling.SamplingParams(),
@@ -146,8 +138,8 @@ def table(result: dict[str, Any]) -> str:
   if 'transformers' in result:
     other = result['transformers']
     lines.append(
-      f'  transformers {other["transformers_ms"]:.2f} ms a token, jspec'
-      f' {other["jspec_ms"]:.2f} ms in turns: {other["ratio"]:.2f} times as fast'
+      f'  transformers {other["transformers_ms"]:.2f} ms a token, jspec in'
+      f' turns {other["jspec_ms"]:.2f} ms: {other["ratio"]:.2f} times as fast'
     )
   cells = {(c['rows'], c['nodes']): c['ms'] for c in result['verify_ms']}
   rows = sorted({r for r, _ in cells})
@@ -159,76 +151,13 @@ def table(result: dict[str, Any]) -> str:
   return '\n'.join(lines)
 
 
-def filled_cache(model: Any, rows: int, context: int) -> paged.PagedCache:
-  """A cache of `rows` rows with `context` tokens, and room for a few more."""
-  pages_per_row = -(-(context + 64) // PAGE_SIZE)
-  table = paged.contiguous_table(rows, pages_per_row)
-  lengths = jnp.full((rows,), context, jnp.int32)
-  pages = paged.init_pages(
-    model.num_layers,
-    rows * pages_per_row,
-    PAGE_SIZE,
-    model.num_kv_heads,
-    model.head_width,
-  )
-  return paged.PagedCache(pages, dataclasses.replace(table, lengths=lengths))
-
-
-def decoding_state(model: Any, drafter: Any, context: int) -> round_lib.State:
-  """One row in the middle of an answer."""
-  state = round_lib.init_state(
-    model,
-    drafter,
-    num_rows=1,
-    max_len=min(model.max_len, context + 1024),
-    page_size=PAGE_SIZE,
-    num_stop_ids=1,
-  )
-  table = dataclasses.replace(
-    state.cache.table, lengths=jnp.full((1,), context, jnp.int32)
-  )
-  return dataclasses.replace(
-    state,
-    cache=dataclasses.replace(state.cache, table=table),
-    anchor=jnp.ones((1,), jnp.int32),
-    remaining=jnp.full((1,), 10**6, jnp.int32),
-  )
-
-
-def rounds_program(model: Any, drafter: Any, context: int) -> tuple[Any, float]:
-  """A function that runs `STEPS` rounds, and the seconds to compile it.
-
-  The state is donated and carried on, as in real decoding, so the context grows
-  a little from call to call.
-  """
-  state = decoding_state(model, drafter, context)
-  args = (jnp.int32(STEPS), jnp.bool_(False))
-  began = time.perf_counter()
-  compiled = (
-    jax.jit(
-      functools.partial(round_lib.run_rounds, sample_drafts=False),
-      donate_argnums=2,
-    )
-    .lower(model, drafter, state, *args)
-    .compile()
-  )
-  compile_s = time.perf_counter() - began
-
-  def run_steps():
-    nonlocal state
-    state = compiled(model, drafter, state, *args)
-    return state.num_output
-
-  return run_steps, compile_s
-
-
 def _round_ms(model, drafter, context, repeats):
-  run_steps, compile_s = rounds_program(model, drafter, context)
-  return timing.seconds(run_steps, repeats) / STEPS * 1e3, compile_s
+  run_steps, compile_s = programs.rounds_program(model, drafter, context)
+  return timing.seconds(run_steps, repeats) / programs.STEPS * 1e3, compile_s
 
 
 def _score_ms(model, rows, nodes, context, repeats):
-  cache = filled_cache(model, rows, context)
+  cache = programs.filled_cache(model, rows, context)
 
   @jax.jit
   def steps(model, cache, tokens):
@@ -236,18 +165,18 @@ def _score_ms(model, rows, nodes, context, repeats):
       hidden = _score(model, cache, tokens).hidden
       return tokens + (hidden[..., 0] > 1e9)
 
-    return jax.lax.fori_loop(0, STEPS, body, tokens)
+    return jax.lax.fori_loop(0, programs.STEPS, body, tokens)
 
   tokens = jnp.ones((rows, nodes), jnp.int32)
   run_steps = functools.partial(steps, model, cache, tokens)
-  return timing.seconds(run_steps, repeats) / STEPS * 1e3
+  return timing.seconds(run_steps, repeats) / programs.STEPS * 1e3
 
 
 def _verify_ms(model, rows, nodes, context, repeats):
   """Score, head and greedy acceptance; what a round costs but for drafting."""
-  cache = filled_cache(model, rows, context)
+  cache = programs.filled_cache(model, rows, context)
   params = sampling.stack([sampling.SamplingParams()] * rows)
-  num_steps = max(1, STEPS // rows)
+  num_steps = max(1, programs.STEPS // rows)
 
   @jax.jit
   def steps(model, cache, tokens):
@@ -295,11 +224,11 @@ def _stack_ms(model, repeats):
     def body(_, x):
       return x * 1e-3 + jax.lax.scan(layer_step, x, stack)[0] * 1e-9
 
-    return jax.lax.fori_loop(0, STEPS, body, x)
+    return jax.lax.fori_loop(0, programs.STEPS, body, x)
 
   x = jnp.ones((1, config.width))
   run_steps = functools.partial(steps, model.layers, x)
-  return timing.seconds(run_steps, repeats) / STEPS * 1e3
+  return timing.seconds(run_steps, repeats) / programs.STEPS * 1e3
 
 
 def _head_ms(model, repeats):
@@ -309,11 +238,11 @@ def _head_ms(model, repeats):
       token = sampling.argmax(model.logits(hidden))
       return hidden + (token[:, None] > 10**8)
 
-    return jax.lax.fori_loop(0, STEPS, body, hidden)
+    return jax.lax.fori_loop(0, programs.STEPS, body, hidden)
 
   hidden = jnp.ones((1, model.width))
   run_steps = functools.partial(steps, model, hidden)
-  return timing.seconds(run_steps, repeats) / STEPS * 1e3
+  return timing.seconds(run_steps, repeats) / programs.STEPS * 1e3
 
 
 def _sampling_ms(model, params, repeats):

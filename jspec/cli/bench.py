@@ -20,10 +20,13 @@ def add(programs) -> None:
   )
   options.add_models(step, drafter='none')
   step.add_argument(
-    '--rows', type=options.positives, default=(1, 4, 16), metavar='N,N,...'
+    '--rows', type=options.positives, default=(1, 4, 16, 64), metavar='N,N,...'
   )
   step.add_argument(
-    '--nodes', type=options.positives, default=(1, 4, 8), metavar='N,N,...'
+    '--nodes',
+    type=options.positives,
+    default=(1, 2, 4, 8, 16),
+    metavar='N,N,...',
   )
   step.add_argument(
     '--context',
@@ -33,6 +36,11 @@ def add(programs) -> None:
     help='cached tokens in every row',
   )
   step.add_argument('--repeats', type=options.positive, default=5, metavar='N')
+  step.add_argument(
+    '--compare',
+    action='store_true',
+    help='also time transformers on the same weights (extra: bench)',
+  )
   options.add_json(step)
   step.set_defaults(run=run)
 
@@ -43,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
   from jspec.bench import step
 
   loaded, drafter = options.models(args)
-  with progress.Wait('measuring', unit='cells') as wait:
+  with progress.Wait('measuring', unit='figures') as wait:
     result = step.run(
       loaded,
       drafter,
@@ -51,6 +59,7 @@ def run(args: argparse.Namespace) -> None:
       nodes=args.nodes,
       context=args.context,
       repeats=args.repeats,
+      compare=args.compare,
       on_progress=wait.update,
     )
   print(step.table(result))

@@ -18,7 +18,7 @@ def add(programs) -> None:
   regen = actions.add_parser(
     'regen',
     help='let the target answer prompts',
-    description='Writes the target\'s own answers. A file that is there already'
+    description="Writes the target's own answers. A file that is there already"
     ' is continued.',
     allow_abbrev=False,
   )

@@ -2,23 +2,54 @@
 """`jspec demo`: drafters against plain decoding, on this machine."""
 
 import argparse
+import dataclasses
+import pathlib
 
 from jspec.cli import options, progress
+
+_TARGET = 'smollm2_135m'
+_NEXT = """\
+Each draft column is the share of rounds that accepted that draft; tokens/round
+counts the token the target adds. Identical: same tokens as plain decoding.
+
+Type next:
+  {jspec} generate --drafter shipped --prompt "Why is the sky blue?"
+  {jspec} eval acceptance --drafter {trained}
+  {jspec} train --help"""
 
 
 def add(programs) -> None:
   """Declares the program."""
   parser = programs.add_parser(
     'demo',
-    help='see speculative decoding on a real 135M model',
-    description='Decodes the same prompts plainly and with drafters, compares'
-    ' the answers and prints the speeds.',
+    help='train a drafter for minutes, then compare drafters on a real model',
+    description='Trains a small drafter for SmolLM2-135M (once), decodes the'
+    ' same prompts plainly and with drafters, and compares speeds and answers.',
     allow_abbrev=False,
   )
-  options.add_models(parser, drafter='shipped')
   options.add_prompts(parser, default='demo')
-  options.add_limit(parser)
+  parser.add_argument(
+    '--limit',
+    type=options.positive,
+    default=12,
+    metavar='N',
+    help='prompts to decode (default: %(default)s)',
+  )
   options.add_sampling(parser, max_tokens=64, rows=1)
+  parser.add_argument(
+    '--workdir',
+    type=pathlib.Path,
+    default=pathlib.Path('runs/demo'),
+    metavar='DIR',
+    help='where the drafter is trained, and found again (default: %(default)s)',
+  )
+  parser.add_argument(
+    '--train-seconds',
+    type=options.positive,
+    default=180,
+    metavar='N',
+    help='wall clock of the training (default: %(default)s)',
+  )
   options.add_json(parser)
   parser.set_defaults(run=run)
 
@@ -26,32 +57,58 @@ def add(programs) -> None:
 def run(args: argparse.Namespace) -> int:
   """Runs the comparison; the exit code is 1 if answers differ."""
   options.writable(args.json)
-  from jspec import loading
-  from jspec.demo import compare
-
-  prompts = options.prompts(args.prompts, args.limit)
+  prompts = options.prompts(args.prompts, None)
+  prompts = _balanced(prompts)[: args.limit]
   options.sampling(args, ())  # bad flags fail before the model loads
-  loaded = loading.load_target(args.target)
-  names = list(dict.fromkeys(['none', 'ngram', args.drafter]))
-  print(
-    f'{loaded.name}: {len(prompts)} prompts, up to {args.max_tokens} tokens'
-    f' each, {min(args.rows, len(prompts))} at a time'
+  from jspec import loading
+  from jspec.demo import compare, train
+
+  print(f'target {_TARGET}: fetched once, then read from the cache')
+  loaded = loading.load_target(_TARGET)
+  with progress.Wait('training a drafter') as wait:
+    trained = train.train(loaded, args.workdir, args.train_seconds, wait.say)
+  comparison = compare.Comparison(
+    loaded,
+    prompts,
+    options.sampling(args, loaded.stop_ids),
+    min(args.rows, len(prompts)),
   )
-  rows = []
-  for name in names:
-    with progress.Wait(f'drafter {name}', unit='answers') as wait:
-      rows.append(
-        compare.measure(
-          loaded,
-          name,
-          prompts,
-          options.sampling(args, loaded.stop_ids),
-          num_rows=min(args.rows, len(prompts)),
-          on_progress=wait.update,
-        )
-      )
-  print(f'\n{rows[0].replies[0].prompt}\n{rows[0].replies[0].text}\n')
+  print(
+    f'{len(prompts)} prompts, up to {args.max_tokens} tokens each,'
+    f' {comparison.num_rows} at a time'
+  )
+  with progress.Wait('plain decoding', unit='answers') as wait:
+    rows = [comparison.plain(wait.update)]
+  for label, spec in (
+    ('n-gram', 'ngram'),
+    ('dflash, just trained', str(trained)),
+    ('dflash, shipped', 'shipped'),
+  ):
+    drafter = loading.load_drafter(spec, loaded)
+    with progress.Wait(label, unit='answers') as wait:
+      rows.append(comparison.drafted(label, drafter, wait.update))
+  first = comparison.replies[0]
+  print(f'\n> {first.prompt}\n{first.text}\n')
   print(compare.table(rows))
+  print()
+  print(_NEXT.format(jspec='.venv/bin/jspec', trained=args.workdir))
   if args.json is not None:
-    options.write_json(args.json, options.with_provenance(compare.report(rows)))
-  return 0 if all(compare.is_same(row, rows[0]) for row in rows) else 1
+    result = {'rows': [dataclasses.asdict(row) for row in rows]}
+    options.write_json(args.json, options.with_provenance(result))
+  return 1 if any(row.failures for row in rows) else 0
+
+
+def _balanced(prompts):
+  """One prompt of each domain in turn, so that any limit is a fair mix."""
+  from jspec.evals import prompts as prompts_lib
+
+  by_domain = {}
+  for prompt in prompts:
+    by_domain.setdefault(prompts_lib.domain_of(prompt), []).append(prompt)
+  turns = max(map(len, by_domain.values()))
+  return [
+    some[i]
+    for i in range(turns)
+    for some in by_domain.values()
+    if i < len(some)
+  ]

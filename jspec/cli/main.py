@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The one command line: reads it, runs a program, turns errors to exit codes.
 
-  0  done     1  a check failed     2  bad input, one `error:` line
-  130  interrupted
+Codes: 0 done, 1 a check failed, 2 bad input (one `error:` line), 130
+interrupted.
 """
 
 import argparse

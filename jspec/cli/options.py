@@ -33,7 +33,7 @@ def add_prompts(parser: Any, default: str | None) -> None:
   parser.add_argument(
     '--prompts',
     default=default,
-    metavar='FILE|demo|shipped',
+    metavar='FILE|demo|train|shipped',
     help='JSON Lines with `turns` or `prompt`, or prompts that come with jspec'
     + (f' (default: {default})' if default else ''),
   )
@@ -91,20 +91,17 @@ def positives(text: str) -> tuple[int, ...]:
 
 
 def prompts(spec: str, limit: int | None) -> list[Any]:
-  """Reads prompts (`data.sources.Prompt`) by file or by name."""
-  from jspec.data import sources
+  """Reads prompts (`evals.prompts.Prompt`) by file or by name."""
+  from jspec.evals import prompts as prompts_lib
 
-  if spec in ('demo', 'shipped'):
-    found = sources.prompts(str(SHIPPED_PROMPTS))
-    if spec == 'demo':
-      records = sources.read_jsonl(SHIPPED_PROMPTS)
-      held_out = {r['id'] for r in records if r['split'] == 'demo'}
-      found = [prompt for prompt in found if prompt.id in held_out]
-  else:
-    found = sources.prompts(spec)
-  if not found:
-    raise errors.UserError(f'{spec} holds no prompts: give at least one line')
-  return found[:limit]
+  if spec == 'shipped':
+    return prompts_lib.read(SHIPPED_PROMPTS)[:limit]
+  if spec in (
+    'demo',
+    'train',
+  ):  # The demo decodes the one, trains on the other.
+    return prompts_lib.read(SHIPPED_PROMPTS, split=spec)[:limit]
+  return prompts_lib.read(spec)[:limit]
 
 
 def sampling(args: argparse.Namespace, stop_ids: tuple[int, ...]) -> Any:
@@ -135,7 +132,9 @@ def models(args: argparse.Namespace) -> tuple[Any, Any]:
 
 def writable(path: pathlib.Path | None) -> None:
   """Refuses a path for results before the work, not after it."""
-  if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+  if path is None:
+    return
+  if path.is_dir() or not path.absolute().parent.is_dir():
     raise errors.UserError(
       f'cannot write results to {path}: name a file in a folder that exists'
     )
@@ -155,5 +154,3 @@ def with_provenance(result: dict[str, Any]) -> dict[str, Any]:
   from jspec import provenance
 
   return {**result, 'provenance': provenance.collect()}
-
-

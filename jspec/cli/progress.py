@@ -34,6 +34,10 @@ class Wait:
     """Sets the count; a total of 0 means unknown."""
     self._done, self._total = done, total
 
+  def say(self, what: str) -> None:
+    """Changes the name of what is waited for."""
+    self._what = what
+
   def __enter__(self) -> 'Wait':
     self._start = time.monotonic()
     self._thread.start()

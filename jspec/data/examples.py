@@ -134,9 +134,7 @@ def fingerprint(documents: Iterable[Document]) -> str:
   return digest.hexdigest()[:16]
 
 
-def answer_counts(
-  documents: Iterable[Document], vocab_size: int
-) -> np.ndarray:
+def answer_counts(documents: Iterable[Document], vocab_size: int) -> np.ndarray:
   """Counts each token id over the answers: int64 [V]."""
   counts = np.zeros((vocab_size,), np.int64)
   for document in documents:

@@ -2,7 +2,7 @@
 """Writes the target's own answers to prompts, one JSON line a turn.
 
   {"id": "code-007#2", "prompt_len": 55, "ids": [...], "finished": true,
-   "target": "smollm2_135m", "fingerprint": "...", "temperature": 0.0, "seed": 0}
+   "target": "smollm2_135m", "fingerprint": "...", "temperature": 0.0, ...}
 
 The file is the state: a run that was killed leaves whole lines and at most one
 torn one, and the next run answers only the prompts that are not there. Who
@@ -57,11 +57,11 @@ def run(
     twice = next(name for name in names if names.count(name) > 1)
     raise errors.UserError(f'two prompts have the id {twice!r}: rename one')
   done = _continue(out, same)
-  missing = [
-    i
-    for i, prompt in enumerate(prompts)
-    if any(record_id(prompt.id, t) not in done for t in range(len(prompt.turns)))
-  ]
+  missing = []
+  for i, prompt in enumerate(prompts):
+    turns = {record_id(prompt.id, turn) for turn in range(len(prompt.turns))}
+    if not turns <= done:
+      missing.append(i)
   try:
     with out.open('a', encoding='utf-8') as stream:
       for start in range(0, len(missing), num_at_once):

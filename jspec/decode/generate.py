@@ -95,8 +95,7 @@ class Decoder:
     self.timing = Timing()
     self._target, self._drafter = target, drafter
     self._num_rows, self._num_rounds = num_rows, num_rounds
-    make_state = functools.partial(
-      round_lib.init_state,
+    self._state = round_lib.init_state(
       target,
       drafter,
       num_rows=num_rows,
@@ -105,16 +104,13 @@ class Decoder:
       num_stop_ids=NUM_STOP_IDS,
     )
     began = time.perf_counter()
-    self._compile(jax.eval_shape(make_state), sample_drafts)
+    self._compile(self._state, sample_drafts)
     self.timing.compile_s = time.perf_counter() - began
-    self._state = make_state()
 
   def _compile(self, state, sample_drafts):
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     flag = jax.ShapeDtypeStruct((), jnp.bool_)
-    request = jax.eval_shape(
-      lambda: sampling.stack([sampling.SamplingParams()])
-    )
+    request = sampling.stack([sampling.SamplingParams()])
     stop_ids = jax.ShapeDtypeStruct((NUM_STOP_IDS,), jnp.int32)
     target, drafter = self._target, self._drafter
 

@@ -64,8 +64,11 @@ def top_k_top_p(
   def widened(row):
     is_missing, found, *tokens = row
     one = [x[None] for x in tokens]
-    everything = lambda: _least(*one, jnp.ones((1,), bool))[0]
-    return lax.cond(is_missing, everything, lambda: found)
+    return lax.cond(
+      is_missing,
+      lambda: _least(*one, jnp.ones((1,), bool))[0],
+      lambda: found,
+    )
 
   return lax.cond(
     jnp.any(is_missing),
@@ -77,11 +80,9 @@ def top_k_top_p(
 def fixed_sum(x: Float[Array, 'B N']) -> Float[Array, 'B']:
   """Sums each row in an order that no batch size or compiler changes."""
   while x.shape[-1] > 1:
+    x = jnp.pad(x, ((0, 0), (0, x.shape[-1] % 2)))
     half = x.shape[-1] // 2
-    odd = x[:, 2 * half :]
-    x = x[:, :half] + x[:, half : 2 * half]
-    if odd.shape[-1]:
-      x = x.at[:, 0].add(odd[:, 0])
+    x = x[:, :half] + x[:, half:]
   return x[:, 0]
 
 

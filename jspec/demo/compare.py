@@ -8,84 +8,122 @@ from typing import Any
 from jspec import conversation, loading
 from jspec.data import sources
 from jspec.decode import generate, sampling
+from jspec.evals import acceptance, lossless, rescore, settings, table_text
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One drafter's line of the comparison."""
+  """One drafter's line of the comparison.
 
-  drafter: str
-  replies: list[conversation.Reply]
-  totals: dict[str, float]
+  Attributes:
+    label: what the table calls it.
+    tokens_per_s: emitted tokens by seconds of decoding; prefill and compiling
+      are left out.
+    counts: as `evals.acceptance.summarise` gives them.
+    identical, ties, failures: answers against plain decoding.
+  """
 
-
-def measure(
-  loaded: loading.LoadedTarget,
-  drafter: str,
-  prompts: Sequence[sources.Prompt],
-  params: sampling.SamplingParams,
-  *,
-  num_rows: int,
-  on_progress: Callable[[int, int], None] | None = None,
-) -> Row:
-  """Decodes all prompts with the drafter of that name."""
-  decoder = generate.Decoder(
-    loaded.model,
-    loading.load_drafter(drafter, loaded),
-    num_rows=num_rows,
-    max_len=conversation.needed_len(loaded, prompts, params.max_tokens),
-  )
-  replies = conversation.answer(
-    loaded,
-    decoder,
-    prompts,
-    conversation.seeded(params, len(prompts)),
-    on_progress=on_progress,
-  )
-  return Row(drafter, replies, conversation.summary(replies, decoder.timing))
+  label: str
+  tokens_per_s: float
+  counts: dict[str, Any]
+  identical: int
+  ties: int
+  failures: int
 
 
-def num_same(row: Row, plain: Row) -> int:
-  """How many replies have the same tokens."""
-  pairs = zip(row.replies, plain.replies, strict=True)
-  return sum(ours.output.tokens == theirs.output.tokens for ours, theirs in pairs)
+@dataclasses.dataclass
+class Comparison:
+  """Plain decoding, done once, that drafters are compared with."""
 
+  loaded: loading.LoadedTarget
+  prompts: Sequence[sources.Prompt]
+  params: sampling.SamplingParams
+  num_rows: int
 
-def is_same(row: Row, plain: Row) -> bool:
-  """Whether all replies have the same tokens."""
-  return num_same(row, plain) == len(plain.replies)
+  def __post_init__(self):
+    self._requests = conversation.seeded(self.params, len(self.prompts))
+    self._by_reply = settings.by_reply(self._requests, self.prompts)
+    self._max_len = conversation.needed_len(
+      self.loaded, self.prompts, self.params.max_tokens
+    )
+    self.replies: list[conversation.Reply] = []
+
+  def plain(self, on_progress: Callable[[int, int], None]) -> Row:
+    """Decodes plainly; must come first."""
+    decoder = self._decoder(None)
+    self.replies = conversation.answer(
+      self.loaded,
+      decoder,
+      self.prompts,
+      self._requests,
+      on_progress=on_progress,
+    )
+    outputs = [reply.output for reply in self.replies]
+    return self._row('plain', outputs, decoder, 0, [])
+
+  def drafted(
+    self, label: str, drafter: Any, on_progress: Callable[[int, int], None]
+  ) -> Row:
+    """Decodes the same prompts with a drafter and compares the tokens."""
+    decoder = self._decoder(drafter)
+    total = len(self.replies)
+    outputs = decoder.generate(
+      [reply.prompt_tokens for reply in self.replies],
+      self._by_reply,
+      on_progress=lambda done, _: on_progress(done, total),
+    )
+    depth = drafter.num_draft_tokens
+    again = rescore.Rescore(
+      self.loaded.model, num_nodes=depth + 1, max_len=self._max_len
+    )
+    found = lossless.compare(self.replies, outputs, self._by_reply, again)
+    return self._row(label, outputs, decoder, depth, found)
+
+  def _decoder(self, drafter):
+    return generate.Decoder(
+      self.loaded.model,
+      drafter,
+      num_rows=self.num_rows,
+      max_len=self._max_len,
+    )
+
+  def _row(self, label, outputs, decoder, depth, found):
+    num_tokens = sum(len(output.tokens) for output in outputs)
+    num_ties = sum(difference['is_tie'] for difference in found)
+    return Row(
+      label=label,
+      tokens_per_s=num_tokens / decoder.timing.decode_s,
+      counts=acceptance.summarise_outputs(outputs, depth),
+      identical=len(outputs) - len(found),
+      ties=num_ties,
+      failures=len(found) - num_ties,
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
   """The comparison as text; the first row is the one compared with."""
   plain = rows[0]
-  lines = [
-    f'{"drafter":<24}{"tokens/s":>10}{"speedup":>9}'
-    f'{"tokens/round":>14}{"same answers":>14}'
-  ]
-  for row in rows:
-    speed = row.totals['tokens_per_s']
-    same = f'{num_same(row, plain)}/{len(plain.replies)}'
-    lines.append(
-      f'{row.drafter[-23:]:<24}{speed:>10.1f}'
-      f'{speed / plain.totals["tokens_per_s"]:>9.2f}'
-      f'{row.totals["tokens_per_round"]:>14.2f}{same:>14}'
-    )
-  return '\n'.join(lines)
+  shown = table_text.number
+  depth = max(len(row.counts['accepted_per_round']) for row in rows)
 
+  def rates(row):
+    values = row.counts['accepted_per_round']
+    return [*(shown(v) for v in values), *([''] * (depth - len(values)))]
 
-def report(rows: Sequence[Row]) -> dict[str, Any]:
-  """The comparison as JSON values."""
-  plain = rows[0]
-  return {
-    'drafters': [
-      {
-        'drafter': row.drafter,
-        **row.totals,
-        'num_same': num_same(row, plain),
-        'replies': [dataclasses.asdict(reply) for reply in row.replies],
-      }
+  return table_text.aligned(
+    ['', 'tokens/s', 'speed-up', 'tokens/round', 'identical']
+    + [f'draft {i + 1}' for i in range(depth)],
+    [
+      [
+        row.label,
+        shown(row.tokens_per_s, 1),
+        shown(row.tokens_per_s / plain.tokens_per_s),
+        shown(row.counts['tokens_per_round']),
+        f'{row.identical}/{row.counts["num_replies"]}'
+        + (f' + {row.ties} ties' if row.ties else '')
+        + (f' + {row.failures} FAILED' if row.failures else ''),
+        *rates(row),
+      ]
       for row in rows
-    ]
-  }
-
+    ],
+  )

@@ -73,7 +73,7 @@ def sample(
 def label_index(
   anchors: Anchors, num_labels: int, length: int
 ) -> tuple[Int[Array, 'B A G'], Bool[Array, 'B A G']]:
-  """Token index of the labels at depth 1..G, clipped, and whether they exist."""
+  """Token index of the labels at depth 1..G, clipped; whether they exist."""
   index = anchors.index[..., None] + jnp.arange(1, num_labels + 1)
   exists = anchors.keep[..., None] & (index < length)
   return jnp.minimum(index, length - 1), exists

@@ -100,6 +100,12 @@ class Drafter(Protocol):
 class TrainableDrafter(Drafter, Protocol):
   """A drafter with parameters; it owns its targets, masks and loss."""
 
+  def calibrate(self, batch: DraftBatch) -> None:
+    """Fits what is not trained (input scales) to a first batch, once.
+
+    Called on fresh weights and again before a restore, with the same batch.
+    """
+
   def loss(
     self, batch: DraftBatch, key: Key[Array, '']
   ) -> tuple[Float[Array, ''], dict[str, Float[Array, '...']]]:

@@ -5,12 +5,12 @@ A block is [anchor, MASK, MASK, ...]. Its slots are the only queries; what the
 target knows enters every layer as extra key and value rows, made from the fused
 context by the layer's own key and value weights (arXiv 2602.06036, section 3):
 
-  keys   = rope(k_norm([context, norm(x)] W_k))     values = [context, norm(x)] W_v
+  rows = [context, norm(x)];  keys = rope(k_norm(rows W_k));  values = rows W_v
   x += out(softmax(rope(q_norm(norm(x) W_q)) keys^T / sqrt(H)) values)
   x += mlp(norm(x))
 
-A slot sees all slots of its own block (both directions) and the context strictly
-before the anchor; blocks do not see each other. Context rows skip the input
+A slot sees all slots of its own block (both directions) and the context before
+the anchor, not at it; blocks do not see each other. Context rows skip the input
 norm and are the same for every block, so they are computed once: per sequence
 in training, once per committed token in decoding.
 
@@ -67,9 +67,7 @@ def array_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
   }
 
 
-def random_arrays(
-  config: BlockConfig, key: Key[Array, '']
-) -> dict[str, Array]:
+def random_arrays(config: BlockConfig, key: Key[Array, '']) -> dict[str, Array]:
   """Initial weights: normal 0.02, residual outputs smaller with depth."""
   arrays = {}
   for name, shape in array_shapes(config).items():

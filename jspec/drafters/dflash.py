@@ -22,6 +22,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jspec import errors, tree
@@ -168,6 +169,9 @@ class DFlash(nnx.Module):
       if arrays.draft_token_ids is None
       else borrowed.Frozen(arrays.draft_token_ids)
     )
+    self.tap_scale = borrowed.Frozen(
+      jnp.ones((len(config.taps), config.target_width))
+    )
     key_proj, key_block = jax.random.split(key)
     shape = (len(config.taps) * config.target_width, config.width)
     scale = shape[0] ** -0.5
@@ -180,11 +184,10 @@ class DFlash(nnx.Module):
 
   # --- parts ---
 
-  def context(
-    self, taps: Float[Array, 'B S C Dt']
-  ) -> Float[Array, 'B S D']:
+  def context(self, taps: Float[Array, 'B S C Dt']) -> Float[Array, 'B S D']:
     """Fuses the captured layers into one row a token."""
-    flat = taps.reshape(*taps.shape[:2], -1) @ self.context_proj[...]
+    scaled = taps * self.tap_scale[...]
+    flat = scaled.reshape(*taps.shape[:2], -1) @ self.context_proj[...]
     return layers.rms_norm(flat, self.context_norm[...], self.config.norm_eps)
 
   def slots(self, anchor: Int[Array, '*batch']) -> Float[Array, '*batch T D']:
@@ -204,6 +207,21 @@ class DFlash(nnx.Module):
     return layers.rms_norm(x, self.final_norm[...], self.config.norm_eps)
 
   # --- training ---
+
+  def calibrate(self, batch: base.DraftBatch) -> None:
+    """Scales every captured channel to its median size in `batch`.
+
+    Channels of a residual stream differ by orders of magnitude, and the few
+    large ones would drown the rest in `context_proj`. A checkpoint holds the
+    scale folded into `context_proj`, so the architecture stays as published.
+    """
+    taps = np.asarray(batch.taps)[np.asarray(batch.segments) > 0]
+    size = np.median(np.abs(taps), axis=0)
+    self.tap_scale[...] = jnp.asarray(1 / np.maximum(size, 1e-6), jnp.float32)
+
+  def folded_context_proj(self) -> Float[Array, 'CD D']:
+    """`context_proj` for states that are not scaled."""
+    return self.tap_scale[...].reshape(-1, 1) * self.context_proj[...]
 
   def train_hidden(
     self, batch: base.DraftBatch, anchors: anchors_lib.Anchors

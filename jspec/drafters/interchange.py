@@ -96,8 +96,9 @@ class _Layout:
   final_norm: str
 
 
-_ANGELSPEC = _Layout('context_proj.weight', 'context_norm.weight',
-                     'final_norm.weight')
+_ANGELSPEC = _Layout(
+  'context_proj.weight', 'context_norm.weight', 'final_norm.weight'
+)
 _ZLAB = _Layout('fc.weight', 'hidden_norm.weight', 'norm.weight')
 
 
@@ -118,10 +119,11 @@ def save(
   }
   for field, key in _KEYS.items():
     config[key] = getattr(drafter.config, field)
-  leaves = _leaves(drafter)
+  arrays = {name: leaf[...] for name, leaf in _leaves(drafter).items()}
+  arrays['context_proj'] = drafter.folded_context_proj()
   tensors = {}
   for rule in _rules(drafter.config, _ANGELSPEC):
-    values = np.asarray(leaves[rule.leaf][...])[rule.box]
+    values = np.asarray(arrays[rule.leaf])[rule.box]
     values = values.T if rule.convert is names.transpose else values
     tensors[rule.source] = safetensors.to_bfloat16(values)
   if drafter.draft_token_ids is not None:
@@ -144,9 +146,9 @@ def load(
   Args:
     folder: a checkpoint folder.
     target: the target; its `embedding` and `head` are borrowed.
-    target_fingerprint: of this target; must be the one the drafter was made for.
-    reserved_token_ids: ids with a meaning (end of sequence, padding) that cannot
-      be the mask token.
+    target_fingerprint: of this target; must be the drafter's.
+    reserved_token_ids: ids with a meaning (end of sequence, padding) that
+      cannot be the mask token.
     extra: config keys that the folder does not have (foreign checkpoints), such
       as block_size, num_draft_tokens, label_shift, target_fingerprint.
     num_draft_tokens: propose fewer drafts than the checkpoint says.
@@ -253,7 +255,9 @@ def _read_config(folder, extra):
   layout = _ANGELSPEC
   if 'dflash_config' in raw:
     raw, layout = _from_zlab(path, raw), _ZLAB
-  elif raw.pop('num_target_layers', None) != len(raw.get('target_layer_ids', ())):
+  elif raw.pop('num_target_layers', None) != len(
+    raw.get('target_layer_ids', ())
+  ):
     raise errors.UserError(
       f'{path}: num_target_layers does not count target_layer_ids; give the'
       ' layers the drafter was trained on'

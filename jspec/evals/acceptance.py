@@ -17,8 +17,7 @@ same process. An answer that repeats itself (`repetition`) is easy to draft and
 says nothing about the drafter: it is named and left out of all these numbers.
 """
 
-import dataclasses
-import time
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +25,9 @@ from jspec import conversation, loading
 from jspec.data import sources
 from jspec.decode import generate, sampling
 from jspec.evals import prompts as prompts_lib
-from jspec.evals import repetition, settings
+from jspec.evals import repetition, settings, table_text
+
+Progress = Callable[[int, int], None] | None
 
 _WARM_UP_TOKENS = 4
 
@@ -40,7 +41,7 @@ def run(
   num_rows: int = 8,
   drafter_name: str | None = None,
   against_plain: bool = True,
-  on_progress: Callable[[int, int], None] | None = None,
+  on_progress: Progress = None,
 ) -> dict[str, Any]:
   """Decodes the prompts with the drafter, and plainly for the speed.
 
@@ -57,39 +58,213 @@ def run(
 
   Returns:
     JSON values; `table` shows them.
+
+  Raises:
+    errors.UserError: no prompts, or a prompt that does not fit the context.
   """
-  described = settings.describe(loaded, prompts, params, num_rows)
+  depth = getattr(drafter, 'num_draft_tokens', 0)
+  result = {
+    'eval': 'acceptance',
+    'settings': settings.describe(loaded, prompts, params, num_rows),
+    'drafter': drafter_name or settings.name_of(drafter),
+    'num_draft_tokens': depth,
+  }
   max_len = conversation.needed_len(loaded, prompts, params.max_tokens)
   requests = conversation.seeded(params, len(prompts))
-  decoder = _decoder(loaded, drafter, num_rows, max_len)
+  decoder = generate.Decoder(
+    loaded.model, drafter, num_rows=num_rows, max_len=max_len
+  )
+  _warm_up(decoder)
+  before = decoder.timing.decode_s
   replies = conversation.answer(
     loaded, decoder, prompts, requests, on_progress=on_progress
   )
-  domain = {prompt.id: prompts_lib.domain_of(prompt) for prompt in prompts}
-  request = {p.id: r for p, r in zip(prompts, requests, strict=True)}
-  repeating = [r for r in replies if repetition.repeats(r.output.tokens)]
-  clean = [r for r in replies if not repetition.repeats(r.output.tokens)]
-  drafted = _Timed(decoder, decoder.timing.decode_s, replies)
-  if repeating and clean:
-    drafted = _time(decoder, clean, request, on_progress)
-  del decoder  # its cache, before the next one is made
-  plain = None
-  if drafter is None:
-    plain = drafted
-  elif against_plain and clean:
-    decoder = _decoder(loaded, None, num_rows, max_len)
-    plain = _time(decoder, clean, request, on_progress)
+  seconds = decoder.timing.decode_s - before
+  is_clean = [not repetition.repeats(reply.output.tokens) for reply in replies]
+  clean = list(itertools.compress(replies, is_clean))
+  of_reply = settings.by_reply(requests, prompts)
+  clean_requests = list(itertools.compress(of_reply, is_clean))
+  if len(clean) < len(replies):
+    seconds, _ = _again(decoder, clean, clean_requests, on_progress)
+  plain_seconds, num_same = None, None
+  if drafter is not None and against_plain:
+    del decoder  # and its cache, before there is another one
+    decoder = generate.Decoder(
+      loaded.model, None, num_rows=num_rows, max_len=max_len
+    )
+    _warm_up(decoder)
+    plain_seconds, num_same = _again(
+      decoder, clean, clean_requests, on_progress
+    )
   return {
-    'eval': 'acceptance',
-    'settings': described,
-    'drafter': drafter_name or _name(drafter),
-    'num_draft_tokens': getattr(drafter, 'num_draft_tokens', 0),
-    'overall': summarize(clean),
-    'domains': {
-      name: summarize([r for r in clean if domain[r.id] == name])
-      for name in sorted(set(domain.values()) - {''})
-    },
-    'repeating': [[r.id, r.turn] for r in repeating],
-    'overall_with_repeating': summarize(replies),
-    'speed': _speed(clean, drafted, plain),
+    **result,
+    'overall': summarise(clean, depth),
+    'domains': _by_domain(replies, is_clean, prompts, depth),
+    'repeating': [
+      [reply.id, reply.turn]
+      for reply, keep in zip(replies, is_clean, strict=True)
+      if not keep
+    ],
+    'overall_with_repeating': summarise(replies, depth),
+    'speed': _speed(clean, seconds),
+    'plain_speed': _speed(clean, plain_seconds),
+    'speedup': _ratio(plain_seconds, seconds if clean else None),
+    'num_same_as_plain': num_same,
   }
+
+
+def summarise(
+  replies: Sequence[conversation.Reply], depth: int
+) -> dict[str, Any]:
+  """`summarise_outputs` of the replies."""
+  return summarise_outputs([reply.output for reply in replies], depth)
+
+
+def summarise_outputs(
+  outputs: Sequence[generate.Output], depth: int
+) -> dict[str, Any]:
+  """The numbers of the module docstring, over all rounds of the answers.
+
+  Args:
+    outputs: answers with their counts.
+    depth: draft tokens in a round, at most.
+  """
+  num_rounds = sum(output.num_rounds for output in outputs)
+  num_tokens = sum(len(output.tokens) for output in outputs)
+  drafted = _by_depth([output.num_drafted for output in outputs], depth)
+  accepted = _by_depth([output.num_accepted for output in outputs], depth)
+  return {
+    'num_replies': len(outputs),
+    'num_tokens': num_tokens,
+    'num_rounds': num_rounds,
+    'tokens_per_round': _ratio(num_tokens, num_rounds),
+    # None where nothing was drafted: there was nothing to accept.
+    'num_accepted': _ratio(sum(accepted), num_rounds) if any(drafted) else None,
+    'drafted_at': drafted,
+    'accepted_at': accepted,
+    'accepted_if_drafted': [
+      _ratio(a, d) for a, d in zip(accepted, drafted, strict=True)
+    ],
+    'accepted_per_round': [
+      _ratio(a, num_rounds) if d else None
+      for a, d in zip(accepted, drafted, strict=True)
+    ],
+  }
+
+
+def table(result: dict[str, Any]) -> str:
+  """The result as text."""
+  shown = table_text.number
+  depths = range(1, result['num_draft_tokens'] + 1)
+  parts = {**result['domains'], 'overall': result['overall']}
+  lines = [
+    f'target {result["settings"]["target"]}, drafter {result["drafter"]},'
+    f' {result["settings"]["num_rows"]} rows, temperature'
+    f' {result["settings"]["temperature"]:g}',
+    '',
+    table_text.aligned(
+      ['', 'answers', 'tokens', 'tokens/round', 'accepted/round'],
+      [
+        [
+          name,
+          part['num_replies'],
+          part['num_tokens'],
+          shown(part['tokens_per_round']),
+          shown(part['num_accepted']),
+        ]
+        for name, part in parts.items()
+      ],
+    ),
+  ]
+  if depths:
+    rates = [
+      [f'{name}, {label}', *(shown(rate, 3) for rate in part[key])]
+      for name, part in parts.items()
+      for label, key in (
+        ('if drafted', 'accepted_if_drafted'),
+        ('of all rounds', 'accepted_per_round'),
+      )
+    ]
+    lines += ['', table_text.aligned(['accepted, draft', *depths], rates)]
+  speeds = [('with drafter', 'speed'), ('plain', 'plain_speed')]
+  lines += [
+    '',
+    table_text.aligned(
+      ['', 'tokens/s', 'ms/token', 'ratio'],
+      [
+        [
+          name,
+          shown(result[key]['tokens_per_s'], 1),
+          shown(result[key]['ms_per_token'], 1),
+          shown(result['speedup'] if key == 'speed' else None),
+        ]
+        for name, key in speeds
+      ],
+    ),
+    '',
+    'tokens/round counts the bonus, accepted/round does not.',
+  ]
+  if result['num_same_as_plain'] is not None:
+    lines.append(
+      f'{result["num_same_as_plain"]} of {result["overall"]["num_replies"]}'
+      ' answers have the tokens of plain decoding (`lossless` tells ties).'
+    )
+  if result['repeating']:
+    everything = result['overall_with_repeating']
+    lines.append(
+      f'{len(result["repeating"])} of {everything["num_replies"]} answers'
+      ' repeat themselves and are left out; with them'
+      f' {shown(everything["tokens_per_round"])} tokens/round.'
+    )
+  return '\n'.join(lines)
+
+
+def _warm_up(decoder):
+  """Touches weights and programs once, so that no run pays for it."""
+  params = sampling.SamplingParams(max_tokens=_WARM_UP_TOKENS)
+  decoder.generate([[0, 0]], params)
+
+
+def _by_domain(replies, is_clean, prompts, depth):
+  names = [prompts_lib.domain_of(prompt) for prompt in prompts]
+  parts = {name: [] for name in sorted(set(names)) if name}
+  of_reply = settings.by_reply(names, prompts)
+  for reply, keep, name in zip(replies, is_clean, of_reply, strict=True):
+    if keep and name:
+      parts[name].append(reply)
+  return {name: summarise(part, depth) for name, part in parts.items()}
+
+
+def _again(decoder, replies, requests, on_progress):
+  """Decodes the prompts of replies; seconds, and how many came out equal."""
+  total = len(replies)
+  before = decoder.timing.decode_s
+  outputs = decoder.generate(
+    [reply.prompt_tokens for reply in replies],
+    requests,
+    on_progress=on_progress and (lambda done, _: on_progress(done, total)),
+  )
+  num_same = sum(
+    output.tokens == reply.output.tokens
+    for output, reply in zip(outputs, replies, strict=True)
+  )
+  return decoder.timing.decode_s - before, num_same
+
+
+def _speed(replies, seconds):
+  num_tokens = sum(len(reply.output.tokens) for reply in replies)
+  known = seconds if num_tokens else None
+  return {
+    'seconds': known,
+    'tokens_per_s': _ratio(num_tokens, known),
+    'ms_per_token': _ratio(known and 1000 * known, num_tokens),
+  }
+
+
+def _by_depth(counts, depth):
+  return [sum(count[j] for count in counts) for j in range(depth)]
+
+
+def _ratio(part, whole):
+  """A quotient; None where a side is not known or there is nothing."""
+  return part / whole if part is not None and whole else None

@@ -36,3 +36,14 @@ def describe(
     **request,
     'stop_ids': list(params.stop_ids),
   }
+
+
+def name_of(drafter: Any) -> str:
+  """A drafter's name where nobody gave one: its class."""
+  return 'none' if drafter is None else type(drafter).__name__
+
+
+def by_reply(values: Sequence[Any], prompts: Sequence[sources.Prompt]) -> list:
+  """Repeats each prompt's value for each of its turns, as replies come."""
+  pairs = zip(values, prompts, strict=True)
+  return [value for value, prompt in pairs for _ in prompt.turns]

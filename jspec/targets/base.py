@@ -48,7 +48,9 @@ class Target(Protocol):
   def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
     """Input embeddings, scaled as the model scales them."""
 
-  def logits(self, hidden: Float[Array, '*batch D']) -> Float[Array, '*batch V']:
+  def logits(
+    self, hidden: Float[Array, '*batch D']
+  ) -> Float[Array, '*batch V']:
     """The LM head on states that went through the final norm; float32."""
 
   def score(

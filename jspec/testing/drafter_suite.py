@@ -11,6 +11,8 @@ whatever the schedule of chunks, rejected drafts and rounds without drafts, it
 equals one fresh prefill of the accepted text.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +38,21 @@ SCHEDULES = {
 _CHUNK = 8
 
 
+# Modules are arguments, not constants, so that equal drafters share a program.
+
+
+@jax.jit
+def propose(drafter, *args):
+  """`drafter.propose`, compiled."""
+  return drafter.propose(*args)
+
+
+@functools.partial(jax.jit, static_argnames='taps')
+def encode(target, text, positions, segments, taps):
+  """The target's captured states of whole texts."""
+  return target.encode(text, positions, segments, taps)[1]
+
+
 class Suite:
   """One drafter over one target, with every program compiled once."""
 
@@ -43,12 +60,7 @@ class Suite:
     self.drafter = drafter
     self.target = target
     self.num_traces = 0
-    # Modules are arguments, not constants of the programs.
     self._commit_jit = jax.jit(self._commit)
-    self._propose_jit = jax.jit(lambda drafter, *args: drafter.propose(*args))
-    self._encode_jit = jax.jit(
-      lambda target, *args: target.encode(*args, tuple(drafter.taps))[1]
-    )
 
   def _commit(self, drafter, state, table, rows):
     self.num_traces += 1
@@ -120,9 +132,7 @@ class Suite:
   def propose(self, state, table, text, temperature=None, keys=None):
     """The proposal behind the last token of every row."""
     anchor = jnp.asarray(text[:, -1])
-    return self._propose_jit(
-      self.drafter, state, table, anchor, temperature, keys
-    )
+    return propose(self.drafter, state, table, anchor, temperature, keys)
 
   def _after(self, text, name):
     state, table = self.prefill(text, SCHEDULES[name])
@@ -133,7 +143,13 @@ class Suite:
     num_rows, length = text.shape
     width = max(_CHUNK, int(counts.max()))
     positions = np.broadcast_to(np.arange(length), text.shape)
-    taps = self._encode_jit(self.target, text, positions, np.ones_like(text))
+    taps = encode(
+      self.target,
+      text,
+      positions,
+      np.ones_like(text),
+      tuple(self.drafter.taps),
+    )
     taps = np.asarray(taps)
     rng = np.random.default_rng(int(done.sum()))
     tokens = rng.integers(0, self.target.vocab_size, (num_rows, width))

@@ -18,7 +18,8 @@ import numpy as np
 
 from jspec import config as config_lib
 from jspec import errors
-from jspec.drafters import borrowed, dflash as dflash_lib
+from jspec.drafters import borrowed
+from jspec.drafters import dflash as dflash_lib
 from jspec.typing import Array, Key
 
 
@@ -82,7 +83,7 @@ def dflash(
   draft_token_ids: np.ndarray | None,
   key: Key[Array, ''],
 ) -> dflash_lib.DFlash:
-  """A DFlash drafter of the target's width, heads as the target's by default."""
+  """A DFlash drafter of the target's width, its heads by default."""
   chosen = config_lib.build(DFlashOptions, options, 'drafter.options')
   target = loaded.model
   like = target.config

@@ -103,14 +103,12 @@ def _encode(graphdef, taps, dtype, state, tokens, positions, segments):
 def _capture_shard(encode, state, documents, row_len, num_rows):
   """Returns the taps of each document, [S, C, D]."""
   rows = list(packing.first_fit(map(len, documents), row_len))
+  tokens = [{'tokens': document.tokens} for document in documents]
   found: list[Any] = [None] * len(documents)
   for start in range(0, len(rows), num_rows):
     chunk = rows[start : start + num_rows]
     batch = packing.stack(
-      [
-        packing.fill_row([{'tokens': documents[n].tokens} for n in row], row_len)
-        for row in chunk
-      ],
+      [packing.fill_row([tokens[n] for n in row], row_len) for row in chunk],
       num_rows,
     )
     states = np.asarray(

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The training run, top to bottom.
 
-  WORKDIR/config.json       what this run is; the same config resumes it
-  WORKDIR/provenance.json   command, commit, versions, device
-  WORKDIR/metrics.jsonl     one row a step
-  WORKDIR/checkpoints/      newest and best
-  WORKDIR/export/           the best drafter in the interchange format
+WORKDIR/config.json       what this run is; the same config resumes it
+WORKDIR/provenance.json   command, commit, versions, device
+WORKDIR/metrics.jsonl     one row a step
+WORKDIR/checkpoints/      newest and best
+WORKDIR/export/           the best drafter in the interchange format
 """
 
+import contextlib
 import functools
 import pathlib
 import time
@@ -23,8 +24,16 @@ from jspec import errors, provenance
 from jspec import metrics as metrics_lib
 from jspec.checkpoints import orbax
 from jspec.data import pipeline
-from jspec.train import build, export, mesh, optim, prepare, settings
-from jspec.train import step, workdir
+from jspec.train import (
+  build,
+  export,
+  mesh,
+  optim,
+  prepare,
+  settings,
+  step,
+  workdir,
+)
 
 # Held-out metric of the best checkpoint: 1 + mean length of the joint prefix.
 BEST = 'tokens_per_round'
@@ -56,6 +65,14 @@ def run(
   Raises:
     UserError: the config, the data or the folder do not fit.
   """
+  with contextlib.ExitStack() as cleanup:
+    return _run(
+      cleanup, config, folder, loaded, evaluate, on_progress, on_message
+    )
+
+
+def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
+  """Does what `run` says; `cleanup` closes what was opened, come what may."""
   started = time.monotonic()
 
   # --- config -------------------------------------------------------------
@@ -72,9 +89,6 @@ def run(
   # --- drafter ------------------------------------------------------------
   write_export = build.resolve(config.drafter.save)
   drafter = prepare.drafter(config, loaded, [found[n] for n in train_numbers])
-  parts = step.split(drafter)
-  frozen = mesh.replicate(parts.frozen, devices)
-
   # --- taps: from the store, or from the target in the step ----------------
   if config.data.mode == 'store':
     source = prepare.store(config, loaded, found, drafter.taps, on_message)
@@ -89,6 +103,12 @@ def run(
   held_batches = pipeline.held_out(
     source, held_numbers, max_batches=config.eval.max_batches, **shape
   )
+
+  # --- input scales, from the same few documents in every start ------------
+  first = pipeline.held_out(source, train_numbers, max_batches=1, **shape)[0]
+  drafter.calibrate(step.as_draft_batch(first, taps_of(target, first)))
+  parts = step.split(drafter)
+  frozen = mesh.replicate(parts.frozen, devices)
 
   # --- state --------------------------------------------------------------
   optimizer = optim.optimizer(config.optim, config.num_steps)
@@ -114,6 +134,7 @@ def run(
     keep_best=config.checkpoint.keep_best,
     on_message=on_message,
   )
+  cleanup.callback(checkpoints.close)
   restored = checkpoints.latest(state)
   start = 0
   if restored is not None:
@@ -126,6 +147,7 @@ def run(
     tensorboard=config.tensorboard,
     print_every=config.print_every,
   )
+  cleanup.callback(metrics.close)
   provenance.write(folder / 'provenance.json', resumed_from=start)
 
   # --- loop ---------------------------------------------------------------
@@ -184,17 +206,13 @@ def run(
     if is_out_of_time:
       on_message(f'train: time limit after {number} steps')
       break
-  metrics.close()
 
   # --- export of the best -------------------------------------------------
   best = checkpoints.best_step()
   best_state = checkpoints.restore(best, state).state
   best_drafter = parts.merge(best_state.params, frozen)
-  out = export.save(
-    write_export, best_drafter, folder / 'export', loaded, best
-  )
+  out = export.save(write_export, best_drafter, folder / 'export', loaded, best)
   score = checkpoints.metrics(best)[BEST]
-  checkpoints.close()
   on_message(f'train: step {best} is best, {BEST} {score:.3f}, saved in {out}')
   return out
 

@@ -72,9 +72,7 @@ def split(drafter: Any) -> Parts:
     trainable = jax.tree_util.tree_unflatten(treedef, leaves)
     return nnx.merge(graphdef, trainable, frozen)
 
-  params = {
-    name: leaf for name, (_, leaf) in zip(names, named, strict=True)
-  }
+  params = {name: leaf for name, (_, leaf) in zip(names, named, strict=True)}
   return Parts(params, frozen, merge)
 
 
@@ -125,7 +123,7 @@ def train_step(
   (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
     state.params
   )
-  grad_norm = optax.global_norm(grads)
+  grad_norm = optax.tree.norm(grads)
   is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
@@ -160,9 +158,7 @@ def eval_step(
   return dict(metrics, loss=loss)
 
 
-def as_draft_batch(
-  batch: dict[str, Array], taps: Array
-) -> base.DraftBatch:
+def as_draft_batch(batch: dict[str, Array], taps: Array) -> base.DraftBatch:
   """Names the arrays of the pipeline as the drafters know them."""
   return base.DraftBatch(
     tokens=batch['tokens'],

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+"""Keys depend on seed, position and role, and on nothing else."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -10,6 +10,7 @@ behind the last). Replacing y_j and testing y_{j+1} exclude each other, so both
 may read axis j + 1, and depth + 1 axes enumerate everything.
 """
 
+import functools
 import itertools
 
 import jax
@@ -42,36 +43,43 @@ def target_law(p, length):
   return law
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def run(accept_with, logits, draft, params, accept_u, residual_u):
+  def at(x):
+    return lambda depth: jax.lax.dynamic_index_in_dim(x, depth, 1, False)
+
+  return accept_with(logits, draft, params, at(accept_u), at(residual_u))
+
+
 def enumerate_law(
-  accept_with, p, q, depth, sparse=None, drafts=None, rule='R2'
+  accept_with, p, q, depth, drafts=None, rule='R2', raw=None, settings=None
 ):
   """Output law (committed tokens, completed by the target) and E[A].
 
   Args:
     accept_with: what is under test.
     p: p[i] maps a prefix of length i to the target's law after it.
-    q: as p, for the drafter: what tokens are drawn from.
+    q: as p, for the drafter: the law that is handed over.
     depth: draft tokens.
-    sparse: what is handed over as q; None for q itself.
-    drafts: overrides the draft distribution: prefix -> law.
+    drafts: the law tokens are drawn from; None for q itself, as it should be.
     rule: R1 hands over no q.
+    raw: the target's law before `settings`' filters, if there are any.
+    settings: sampling parameters other than temperature 1.
   """
-  sparse = sparse or q
-  drafts = drafts or q
+  drafts, raw = drafts or q, raw or p
+  settings = {'temperature': 1.0, **(settings or {})}
   axes = depth + 1
   grid = (np.arange(CELLS) + 0.5) / CELLS
   u = np.stack(np.meshgrid(*[grid] * axes, indexing='ij'), -1).reshape(-1, axes)
   rows, weights, uniforms, logits, laws = [], [], [], [], []
   for y in itertools.product(range(VOCAB), repeat=depth):
     weight = np.prod([drafts[i][y[:i]][y[i]] for i in range(depth)])
-    if weight == 0:
-      continue
     rows += [(0, *y)] * len(u)
     weights += [weight / len(u)] * len(u)
     uniforms.append(u)
-    x = np.stack([logits_of(p[i][y[:i]]) for i in range(depth + 1)])
+    x = np.stack([logits_of(raw[i][y[:i]]) for i in range(depth + 1)])
     logits.append(np.broadcast_to(x, (len(u), *x.shape)))
-    law = np.stack([np.zeros(VOCAB)] + [sparse[i][y[:i]] for i in range(depth)])
+    law = np.stack([np.zeros(VOCAB)] + [q[i][y[:i]] for i in range(depth)])
     laws.append(np.broadcast_to(law, (len(u), *law.shape)))
   u = jnp.asarray(np.concatenate(uniforms), jnp.float32)
   ends = jnp.concatenate([u[:, 1:], u[:, :1]], 1)
@@ -90,10 +98,9 @@ def enumerate_law(
     if rule == 'R1'
     else tree.SparseLaw(jnp.asarray(ids), jnp.asarray(probs, jnp.float32)),
   )
-  params = sampling.stack([sampling.SamplingParams(temperature=1.0)] * num)
-  at = lambda x: lambda depth: jax.lax.dynamic_index_in_dim(x, depth, 1, False)
-  result = jax.jit(lambda x, d: accept_with(x, d, params, at(u), at(ends)))(
-    jnp.asarray(np.concatenate(logits)), draft
+  params = sampling.stack([sampling.SamplingParams(**settings)] * num)
+  result = run(
+    accept_with, jnp.asarray(np.concatenate(logits)), draft, params, u, ends
   )
   law = {s: 0.0 for s in itertools.product(range(VOCAB), repeat=depth + 1)}
   committed, accepted = (
@@ -152,6 +159,20 @@ def test_r1_law_is_the_targets_when_drafts_are_greedy():
   greedy = [{s: np.eye(VOCAB)[x.argmax()] for s, x in m.items()} for m in q]
   law, _ = enumerate_law(verify_chain.accept_with, p, greedy, 2, rule='R1')
   assert worst(law, target_law(p, 3)) < 1e-9
+
+
+@pytest.mark.parametrize('rule', ['R1', 'R2'])
+@pytest.mark.parametrize(
+  'settings', [{'top_k': 2}, {'top_p': 0.8}, {'min_p': 0.3}]
+)
+def test_law_is_the_filtered_one_when_the_target_is_filtered(rule, settings):
+  raw = same_everywhere([0.66, 0.12, 0.22], 2)
+  p = same_everywhere([0.75, 0.0, 0.25], 2)
+  q = same_everywhere([0.5, 0.25, 0.25], 1)
+  law, _ = enumerate_law(
+    verify_chain.accept_with, p, q, 1, rule=rule, raw=raw, settings=settings
+  )
+  assert worst(law, target_law(p, 2)) < 1e-9
 
 
 def test_expected_accepted_is_ten_ninths_on_the_toy():
@@ -232,16 +253,22 @@ def always_passes(p, drafted, q_ids, q_probs, u):
   ],
 )
 def test_enumeration_fails_when_the_rule_is_wrong(name, wrong, monkeypatch):
-  rng = np.random.default_rng(0)
-  p, q = random_model(rng, 3), random_model(rng, 2)
+  p = same_everywhere([0.75, 0.0, 0.25], 2)
+  q = same_everywhere([0.25, 0.25, 0.5], 1)
+  law, _ = enumerate_law(verify_chain.accept_with, p, q, 1)
+  assert worst(law, target_law(p, 2)) < 1e-9
   monkeypatch.setattr(verify_chain, name, wrong)
-  law, _ = enumerate_law(verify_chain.accept_with, p, q, 2)
-  assert worst(law, target_law(p, 3)) > 1e-3
+
+  def patched(*args):  # another function, so that it is traced again
+    return verify_chain.accept_with(*args)
+
+  law, _ = enumerate_law(patched, p, q, 1)
+  assert worst(law, target_law(p, 2)) > 1e-2
 
 
 def test_enumeration_fails_when_the_rejection_is_one_row_late():
-  rng = np.random.default_rng(0)
-  p, q = random_model(rng, 3), random_model(rng, 2)
+  p = random_model(np.random.default_rng(0), 3)
+  q = same_everywhere([0.5, 0.25, 0.25], 2)
 
   def late(logits, draft, params, accept_uniforms, residual_uniforms):
     right = verify_chain.accept_with(
@@ -250,9 +277,8 @@ def test_enumeration_fails_when_the_rejection_is_one_row_late():
     rows = jnp.arange(logits.shape[0])
     after = jnp.minimum(right.num_accepted + 1, logits.shape[1] - 1)
     # The replacement comes from the row behind the rejected token.
-    token = sampling.sample(
-      logits[rows, after], params, residual_uniforms(right.num_accepted)
-    )
+    u = residual_uniforms(jnp.int32(0))
+    token = sampling.sample(logits[rows, after], params, u)
     is_rejected = right.num_accepted + 1 < draft.num_nodes
     place = rows, right.num_accepted
     token = jnp.where(is_rejected, token, right.tokens[place])

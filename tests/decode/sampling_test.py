@@ -72,7 +72,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize('vocab', [1, 2, 5, 127, 128, 129, 1000, 9001])
+@pytest.mark.parametrize('vocab', [1, 2, 127, 128, 1001])
 @pytest.mark.parametrize('kind', ['spread', 'tied', 'masked'])
 def test_law_equals_sorting_when_rows_are_mixed(vocab, kind):
   rng = np.random.default_rng(vocab)
@@ -204,12 +204,18 @@ def test_sample_does_not_depend_on_the_neighbours_or_the_batch_size():
   x = rng.normal(size=(16, vocab)).astype(np.float32) * 3
   rows = [SETTINGS[i % len(SETTINGS)] for i in range(16)]
   u = rng.uniform(size=16).astype(np.float32)
-  together = np.asarray(sample(x, stack(*rows), u))
-  probs = np.asarray(law(x, stack(*rows)))
+
+  @jax.jit
+  def both(x, params, u):
+    w = sampling.weights(x, params)
+    return sampling.normalise(w), sampling.draw(w, u)
+
+  probs, tokens = map(np.asarray, both(x, stack(*rows), u))
   for b in range(16):
-    one = stack(rows[b])
-    assert sample(x[b : b + 1], one, u[b : b + 1])[0] == together[b]
-    np.testing.assert_array_equal(law(x[b : b + 1], one)[0], probs[b])
+    one = slice(b, b + 1)
+    probs_alone, tokens_alone = both(x[one], stack(rows[b]), u[one])
+    assert tokens_alone[0] == tokens[b]
+    np.testing.assert_array_equal(probs_alone[0], probs[b])
 
 
 @pytest.mark.parametrize('settings', SETTINGS)
@@ -245,7 +251,7 @@ def test_sample_says_minus_one_when_no_logit_is_finite(settings):
 
 
 def test_law_is_float32_when_logits_are_bfloat16():
-  x = jnp.asarray(np.linspace(-3, 3, 10_000)[None], jnp.bfloat16)
+  x = jnp.asarray(np.linspace(-3, 3, 1001)[None], jnp.bfloat16)
   params = stack({'temperature': 1.0})
   probs = law(x, params)
   assert probs.dtype == jnp.float32

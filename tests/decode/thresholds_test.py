@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: MIT
+"""Thresholds against sorting, with ties, and row by row."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

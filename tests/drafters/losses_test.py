@@ -35,20 +35,21 @@ def test_loss_equals_the_reference_in_value_and_gradient(name, gamma):
     return losses.weighted_mean(ce, weights), (ce, is_hit)
 
   with jax.default_matmul_precision('highest'):
-    (value, (ce, is_hit)), grad = jax.value_and_grad(loss, has_aux=True)(
-      jnp.asarray(golden['draft_hidden'])
-    )
+    (value, (ce, is_hit)), grad = jax.jit(
+      jax.value_and_grad(loss, has_aux=True)
+    )(jnp.asarray(golden['draft_hidden']))
   np.testing.assert_allclose(value, golden[f'{name}__loss'], atol=1e-4)
   np.testing.assert_allclose(
     grad, golden[f'{name}__grad_draft_hidden'], atol=1e-5
   )
+  mask = np.asarray(mask)
   count = np.sum(mask, axis=(0, 1))
   np.testing.assert_array_equal(
     count, golden[f'{name}__count_per_position'][1:]
   )
   for values, key in ((ce, 'loss'), (is_hit, 'acc')):
     np.testing.assert_allclose(
-      np.sum(values * mask, axis=(0, 1)) / count,
+      np.sum(np.asarray(values) * mask, axis=(0, 1)) / count,
       golden[f'{name}__{key}_per_position'][1:],
       atol=1e-4,
     )
@@ -57,7 +58,7 @@ def test_loss_equals_the_reference_in_value_and_gradient(name, gamma):
 @pytest.mark.parametrize('chunk', [1, 3, 5, 64])
 def test_chunked_equals_unchunked_in_value_and_gradient(chunk):
   rng = np.random.default_rng(0)
-  hidden = jnp.asarray(rng.normal(size=(2, 5, 3, 8)), jnp.float32)
+  hidden = np.asarray(rng.normal(size=(2, 5, 3, 8)), np.float32)
   head = jnp.asarray(rng.normal(size=(8, 33)), jnp.float32)
   labels = jnp.asarray(rng.integers(0, 33, (2, 5, 3)))
   weights = jnp.asarray(rng.uniform(size=(2, 5, 3)), jnp.float32)
@@ -72,8 +73,8 @@ def test_chunked_equals_unchunked_in_value_and_gradient(chunk):
     return losses.weighted_mean(ce, weights)
 
   with jax.default_matmul_precision('highest'):
-    got = jax.value_and_grad(chunked)(hidden)
-    want = jax.value_and_grad(unchunked)(hidden)
+    got = jax.jit(jax.value_and_grad(chunked))(hidden)
+    want = jax.jit(jax.value_and_grad(unchunked))(hidden)
   np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
   np.testing.assert_allclose(got[1], want[1], atol=1e-6)
   assert np.abs(want[1]).max() > 1e-3
@@ -100,7 +101,7 @@ def test_acceptance_names_joint_and_conditional_apart():
   # 5 blocks: depth 1 hits in 4 of them, depth 2 in 2 of these 4 and in the one
   # where depth 1 missed.
   is_hit = jnp.asarray([[[1, 1], [1, 1], [1, 0], [1, 0], [0, 1]]], bool)
-  metrics = losses.acceptance(is_hit, jnp.ones_like(is_hit))
+  metrics = jax.jit(losses.acceptance)(is_hit, jnp.ones_like(is_hit))
   np.testing.assert_allclose(metrics['accuracy'], [0.8, 0.6])
   np.testing.assert_allclose(metrics['joint_accuracy'], [0.8, 0.4])
   np.testing.assert_allclose(metrics['conditional_accuracy'], [0.8, 0.5])

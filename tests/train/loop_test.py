@@ -14,7 +14,6 @@ from safetensors import numpy as safetensors_numpy
 
 from jspec import errors
 from jspec import metrics as metrics_lib
-from jspec.train import workdir
 from tests.train import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -100,11 +99,20 @@ def test_other_documents_are_refused_when_store_is_used(whole, tmp_path):
 
 def test_taps_of_the_step_train_like_stored_ones(whole, tmp_path):
   shutil.copy(whole / 'answers.jsonl', tmp_path)
-  tiny.train(tmp_path, data__mode='online', num_steps=3)
+  messages = []
+  out = tiny.train(
+    tmp_path,
+    data__mode='online',
+    time_limit_s=0.01,
+    on_message=messages.append,
+  )
+  # The time limit ended the run, whole and exported.
+  assert any('time limit after 1 steps' in message for message in messages)
+  assert (out / 'model.safetensors').exists()
   _, online = steps_of(tmp_path / 'run')
   _, stored = steps_of(whole / 'run')
-  # The store rounds to bfloat16, and the rate of decay differs a little.
-  np.testing.assert_allclose(online[:2], stored[:2], rtol=2e-2)
+  # The store rounds to bfloat16.
+  np.testing.assert_allclose(online, stored[:1], rtol=1e-2)
 
 
 def test_ten_examples_are_learnt_by_heart(tmp_path):
@@ -114,29 +122,21 @@ def test_ten_examples_are_learnt_by_heart(tmp_path):
     tmp_path,
     num_steps=150,
     eval__every=150,
-    optim__learning_rate=1e-2,
+    optim__learning_rate=3e-2,
     on_progress=lambda step, row: rows.append(row),
   )
   first, last = rows[0]['loss'], rows[-1]['loss']
-  assert last < 0.2 < first
-  assert rows[-1]['tokens_per_round'] > 2.0
+  assert last < 0.25 * first
+  assert rows[-1]['tokens_per_round'] > 2.7
 
 
-def test_time_limit_ends_with_an_export(tmp_path):
-  messages = []
-  out = tiny.train(
-    tmp_path, time_limit_s=0.01, on_message=messages.append, seed=3
-  )
-  assert any('time limit after 1 steps' in message for message in messages)
-  assert (out / 'model.safetensors').exists()
-
-
-def test_runs_stops_when_nothing_is_finite(tmp_path):
+def test_run_stops_when_nothing_is_finite(whole, tmp_path):
+  shutil.copy(whole / 'answers.jsonl', tmp_path)
   with pytest.raises(errors.UserError, match='not finite'):
     tiny.train(
-      tmp_path, optim__learning_rate=1e38, max_skipped=2, num_steps=20
+      tmp_path,
+      data__store=str(whole / 'taps'),
+      optim__learning_rate=1e38,
+      max_skipped=2,
+      num_steps=20,
     )
-
-
-def test_kinds_of_change_that_keep_a_run():
-  assert 'config.time_limit_s' in workdir._MAY_CHANGE

@@ -88,9 +88,7 @@ def test_decay_spares_norms_and_vectors():
 
 
 def test_schedule_warms_up_then_falls_to_the_floor():
-  config = optim.OptimConfig(
-    warmup_steps=4, learning_rate=1.0, min_ratio=0.1
-  )
+  config = optim.OptimConfig(warmup_steps=4, learning_rate=1.0, min_ratio=0.1)
   rates = [float(optim.schedule(config, 20)(i)) for i in range(21)]
   assert rates[0] < rates[2] < rates[4] == max(rates)
   assert rates[-1] == pytest.approx(0.1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A target and a run that train in seconds; also run as a process to kill.
 
-  python -m tests.train.tiny FOLDER KILL_AT
+python -m tests.train.tiny FOLDER KILL_AT
 """
 
 import json
@@ -52,7 +52,9 @@ def write_answers(path, count=24):
     for n in range(count):
       step = 1 + n % 3
       ids = [1, step, *(8 + (n + step * i) % 48 for i in range(10))]
-      file.write(json.dumps({'id': f'd{n}', 'ids': ids, 'prompt_len': 3}) + '\n')
+      file.write(
+        json.dumps({'id': f'd{n}', 'ids': ids, 'prompt_len': 3}) + '\n'
+      )
   return path
 
 
