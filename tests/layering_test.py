@@ -45,7 +45,7 @@ ALLOWED = {
   'testing': _TRAINED | {'decode', 'text'},
   'evals': _EVERYTHING,
   'bench': _EVERYTHING,
-  'demo': _EVERYTHING | {'train'},
+  'demo': _EVERYTHING | {'train', 'evals'},
   'cli': _EVERYTHING | {'train', 'train.main', 'evals', 'bench', 'demo'},
   'programs': {'cli'},
   # The entry point of training; it alone opens models.

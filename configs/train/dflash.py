@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 r"""DFlash on the answers its target wrote.
 
-  python -m jspec.train.main \
+  jspec train \
     --config configs/train/dflash.py:target=smollm2_135m \
     --workdir runs/dflash --config.data.answers=answers.jsonl.gz
 

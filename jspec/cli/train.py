@@ -29,7 +29,9 @@ def run(args: argparse.Namespace) -> None:
   """Hands the config and its overrides to the trainer."""
   from jspec.train import main
 
-  argv = ['--config', args.config]
-  argv += ['--workdir', args.workdir] if args.workdir else []
-  argv += ['--capture_only'] if args.capture_only else []
-  main.main([*argv, *args.overrides])
+  main.run(
+    args.config,
+    args.overrides,
+    args.workdir,
+    capture_only=args.capture_only,
+  )

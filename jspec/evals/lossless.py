@@ -148,7 +148,6 @@ def compare(
         'answer_position': at,
         'plain': _token(plain, at),
         'drafted': _token(drafted, at),
-        'is_tie': verdict is not None and verdict.is_tie,
         **(dataclasses.asdict(verdict) if verdict else _NOT_JUDGED),
       }
     )
@@ -192,6 +191,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 _NOT_JUDGED = {
+  'is_tie': False,
   'gap': None,
   'unit': None,
   'top2_gaps': None,

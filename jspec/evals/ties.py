@@ -16,6 +16,7 @@ token counts by the nearest.
 import dataclasses
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -23,6 +24,10 @@ from jspec.decode import keys, sampling
 
 EPSILON = 1e-4
 NUM_MOVED = 32
+
+# Compiled, for op by op they take seconds.
+_law = jax.jit(sampling.law)
+_uniforms = jax.jit(keys.uniforms, static_argnames='role')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Verdict:
   gap: float
   unit: str
   is_tie: bool
-  top2_gaps: tuple[float, float]
+  top2_gaps: list[float]
   scoring_gap: float
 
 
@@ -76,7 +81,7 @@ def judge(
     gap=gap,
     unit=unit,
     is_tie=gap <= EPSILON,
-    top2_gaps=tuple(float(x) for x in ordered[:, -1] - ordered[:, -2]),
+    top2_gaps=(ordered[:, -1] - ordered[:, -2]).tolist(),
     scoring_gap=float(np.abs(logits[0] - logits[1]).max()),
   )
 
@@ -85,7 +90,7 @@ def uniform(params: sampling.SamplingParams, position: int) -> float:
   """The number that decides the token at an absolute position, by rule R1."""
   stacked = sampling.stack([params])
   at = jnp.asarray([position], jnp.int32)
-  return float(keys.uniforms(stacked.seeds, at, keys.ACCEPT)[0])
+  return float(_uniforms(stacked.seeds, at, role=keys.ACCEPT)[0])
 
 
 def _distance(logits, params, position, token):
@@ -93,7 +98,7 @@ def _distance(logits, params, position, token):
   noise = np.random.default_rng(0).uniform(-1, 1, (NUM_MOVED, logits.size))
   noise[0] = 0
   moved = (logits + EPSILON * noise).astype(np.float32)
-  laws = sampling.law(jnp.asarray(moved), sampling.stack([params] * NUM_MOVED))
+  laws = _law(jnp.asarray(moved), sampling.stack([params] * NUM_MOVED))
   laws = np.asarray(laws, np.float64)
   end = laws[:, : token + 1].sum(axis=-1)
   begin = end - laws[:, token]

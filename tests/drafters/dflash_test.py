@@ -224,7 +224,7 @@ def test_only_own_weights_are_parameters(drafter):
     *('q_norm', 'k_norm', 'out', 'mlp_norm', 'gate_up', 'down'),
   }
   frozen = {path[-1] for path, _ in nnx.to_flat_state(rest)}
-  assert frozen == {'embedding', 'head'}
+  assert frozen == {'embedding', 'head', 'tap_scale'}
 
 
 def test_fewer_drafts_are_a_prefix_of_the_full_block(target):

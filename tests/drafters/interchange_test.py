@@ -4,6 +4,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import safetensors.numpy
 from flax import nnx
 
 from jspec import errors
-from jspec.drafters import interchange
+from jspec.drafters import base, interchange
 from jspec.testing import toy
 
 DRAFT_IDS = np.arange(0, 60, 3)
@@ -70,6 +71,23 @@ def test_drafter_comes_back_as_it_was_saved(saved, target):
     assert a.dtype == b.dtype
     np.testing.assert_allclose(a, b, rtol=2**-8)
   assert _load(folder, target, num_draft_tokens=1).num_draft_tokens == 1
+
+
+def test_scale_of_the_taps_is_folded_into_what_is_saved(target, tmp_path):
+  drafter = toy.drafter(target)
+  taps = np.random.default_rng(0).normal(size=(2, 5, 3, 32))
+  taps = jnp.asarray(taps * np.tile([1, 100], 16), jnp.float32)
+  ones = jnp.ones((2, 5), jnp.int32)
+  drafter.calibrate(base.DraftBatch(ones, ones, ones, ones > 0, taps))
+  assert np.ptp(drafter.tap_scale[...]) > 0.5
+  interchange.save(
+    tmp_path, drafter, target_name='toy', target_fingerprint='f00'
+  )
+  loaded = _load(tmp_path, target)
+  np.testing.assert_array_equal(loaded.tap_scale[...], 1)
+  np.testing.assert_allclose(
+    loaded.context(taps), drafter.context(taps), rtol=0.03, atol=0.03
+  )
 
 
 def test_every_tensor_is_stored_once_in_bfloat16_and_nothing_borrowed(saved):

@@ -23,7 +23,7 @@ def test_logits_are_those_of_a_whole_pass(target):
   hidden, _ = target.encode(tokens, positions, jnp.ones_like(tokens), ())
   want = np.asarray(target.logits(hidden[0]))
   # Less than a draft, around a chunk of 64, and as much as there is.
-  for length in (1, 2, 5, 6, 64, 65, 70, 100):
+  for length in (1, 5, 6, 64, 65, 100):
     with jax.default_matmul_precision('highest'):
       got = score(text[:length].tolist())
     assert got.shape == (2, target.vocab_size)
