@@ -229,8 +229,9 @@ def _shipped(target: LoadedTarget) -> Drafter:
 
 
 def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
-  # A training run exports its best step beside its checkpoints.
-  places = (path, path / EXPORT)
+  # A training run exports its best step beside its checkpoints; the config.json
+  # in the workdir itself is the run's, not a drafter's.
+  places = (path / EXPORT, path)
   found = [place for place in places if (place / 'config.json').is_file()]
   if not found:
     raise errors.UserError(

@@ -9,9 +9,9 @@ missing or doubled.
 """
 
 import json
+import math
 import os
 import pathlib
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,15 +35,14 @@ class Metrics:
     self._board = (
       _open_board(workdir / 'tensorboard', resume_step) if tensorboard else None
     )
-    self._last = time.monotonic()
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Writes the row of a step; nested names are joined with `/`."""
     row = {'step': step, **{k: _plain(v) for k, v in values.items()}}
     # JSON has no NaN; a row a reader cannot parse helps nobody.
-    safe = {k: v if _is_finite(v) else str(v) for k, v in row.items()}
+    safe = {k: _json_safe(v) for k, v in row.items()}
     with open(self._path, 'a', encoding='utf-8') as file:
-      file.write(json.dumps(safe) + '\n')
+      file.write(json.dumps(safe, allow_nan=False) + '\n')
     if self._board is not None:
       for name, value in row.items():
         if name != 'step' and isinstance(value, float | int):
@@ -97,7 +96,9 @@ def _plain(value):
   return value
 
 
-def _is_finite(value):
-  if isinstance(value, float):
-    return value == value and abs(value) != float('inf')
-  return True
+def _json_safe(value):
+  """Numbers that are not finite become text, inside lists too."""
+  if isinstance(value, list):
+    return [_json_safe(entry) for entry in value]
+  is_odd = isinstance(value, float) and not math.isfinite(value)
+  return str(value) if is_odd else value

@@ -193,6 +193,8 @@ def test_drafter_folder_and_workdir_load_for_their_target_only(
   loaded, tmp_path
 ):
   checkpoint(tmp_path / 'run' / loading.EXPORT, loaded)
+  # A run keeps its own config beside the export.
+  (tmp_path / 'run' / 'config.json').write_text('{"config": {}, "inputs": {}}')
   for path in (tmp_path / 'run', tmp_path / 'run' / loading.EXPORT):
     drafter = loading.load_drafter(str(path), loaded)
     assert drafter.taps == (1, 2)

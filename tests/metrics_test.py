@@ -33,9 +33,9 @@ def test_torn_last_line_is_left_out(tmp_path):
 
 def test_not_finite_is_written_as_text(tmp_path):
   metrics = metrics_lib.Metrics(tmp_path)
-  metrics.write(1, {'loss': float('nan'), 'many': np.array([1.0, 2.0])})
+  metrics.write(1, {'loss': float('nan'), 'many': np.array([1.0, np.inf])})
   (row,) = metrics_lib.read(tmp_path / 'metrics.jsonl')
-  assert row == {'step': 1, 'loss': 'nan', 'many': [1.0, 2.0]}
+  assert row == {'step': 1, 'loss': 'nan', 'many': [1.0, 'inf']}
 
 
 def test_tensorboard_writes_events(tmp_path):

@@ -57,8 +57,7 @@ def add(programs) -> None:
 def run(args: argparse.Namespace) -> int:
   """Runs the comparison; the exit code is 1 if answers differ."""
   options.writable(args.json)
-  prompts = options.prompts(args.prompts, None)
-  prompts = _balanced(prompts)[: args.limit]
+  prompts = options.prompts(args.prompts, args.limit)
   options.sampling(args, ())  # bad flags fail before the model loads
   from jspec import loading
   from jspec.demo import compare, train
@@ -96,19 +95,3 @@ def run(args: argparse.Namespace) -> int:
     result = {'rows': [dataclasses.asdict(row) for row in rows]}
     options.write_json(args.json, options.with_provenance(result))
   return 1 if any(row.failures for row in rows) else 0
-
-
-def _balanced(prompts):
-  """One prompt of each domain in turn, so that any limit is a fair mix."""
-  from jspec.evals import prompts as prompts_lib
-
-  by_domain = {}
-  for prompt in prompts:
-    by_domain.setdefault(prompts_lib.domain_of(prompt), []).append(prompt)
-  turns = max(map(len, by_domain.values()))
-  return [
-    some[i]
-    for i in range(turns)
-    for some in by_domain.values()
-    if i < len(some)
-  ]

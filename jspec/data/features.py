@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import struct
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,6 +37,15 @@ _MANIFEST = 'manifest.json'
 # magic, crc32 of the rest, id bytes, S, C, D, index into DTYPES
 _HEADER = struct.Struct('<4sIIIIII')
 _MAGIC = b'TAPS'
+# What numpy raises about an index that is absent, cut or damaged.
+_UNREADABLE = (
+  OSError,
+  EOFError,
+  KeyError,
+  ValueError,
+  zipfile.BadZipFile,
+  zlib.error,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,7 +243,7 @@ class Store:
         with np.load(_index_path(self.folder, shard)) as index:
           columns = dict(index)
         num_bytes = path.stat().st_size
-      except (OSError, ValueError, zlib.error) as error:
+      except _UNREADABLE as error:
         raise errors.UserError(
           f'shard {shard} of {self.folder} cannot be read ({error}): delete '
           'the shard and run the capture again'
@@ -254,12 +264,14 @@ class Store:
 
 
 def exists(folder: pathlib.Path | str) -> bool:
-  """Says whether the folder holds a finished store."""
+  """Says whether the folder holds a finished store with all its shards."""
   folder = pathlib.Path(folder)
   if not (folder / _MANIFEST).exists():
     return False
-  _, is_complete = _read_manifest(folder)
-  return is_complete
+  settings, is_complete = _read_manifest(folder)
+  # A damaged shard that was deleted is captured again.
+  shards = range(settings.num_shards)
+  return is_complete and all(_index_path(folder, n).exists() for n in shards)
 
 
 def _split(columns: dict[str, np.ndarray]) -> Iterator[examples.Document]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Packs documents into rows of one length.
 
-  documents  aaa bb cccc d        rows of 6   aaabb.   ccccd.
-  segments                                    111220   111120
-  positions                                   012010   012300
+  documents  aaa bb cccc dd       rows of 6   aaabb.   ccccdd
+  segments                                    111220   111122
+  positions                                   012010   012301
 
 First fit over a few open rows, in the order given: the same documents in the
 same order give the same rows. A document never crosses a row, and `segments`

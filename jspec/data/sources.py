@@ -12,6 +12,7 @@ import dataclasses
 import gzip
 import json
 import pathlib
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ def read_jsonl(path: pathlib.Path) -> Iterator[dict[str, Any]]:
             f'{path} line {number} is not a JSON object: one object a line'
           )
         yield record
-  except (OSError, EOFError, UnicodeDecodeError) as error:
+  except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
     raise errors.UserError(f'cannot read {path}: {error}') from error
 
 

@@ -276,10 +276,16 @@ class Decoder:
       if request is None or remaining[row] > 0:
         continue
       num_output = int(state.num_output[row])
+      tokens = np.asarray(state.output[row])[:num_output].tolist()
+      if min(tokens) < 0:
+        raise errors.UserError(
+          f'the target gives no finite logit behind {num_output - 1} tokens of'
+          ' an answer; check its weights'
+        )
       yield (
         row,
         Output(
-          tokens=np.asarray(state.output[row])[:num_output].tolist(),
+          tokens=tokens,
           finish_reason='stop' if bool(state.is_stopped[row]) else 'length',
           num_rounds=int(state.stats.num_rounds[row]),
           num_drafted=np.asarray(state.stats.num_drafted[row]).tolist(),

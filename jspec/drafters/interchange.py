@@ -284,10 +284,13 @@ def _from_zlab(path, raw):
       f'{path}: layer_types {sorted(kinds)} are not supported, only'
       ' full_attention'
     )
-  raw['target_num_hidden_layers'] = raw.pop('num_target_layers')
+  # An absent key is refused by name, with all others that are.
+  if 'num_target_layers' in raw:
+    raw['target_num_hidden_layers'] = raw.pop('num_target_layers')
   raw.setdefault('draft_vocab_size', None)
   # Embedding and head are the target's, so the widths agree.
-  raw.setdefault('target_hidden_size', raw['hidden_size'])
+  if 'hidden_size' in raw:
+    raw.setdefault('target_hidden_size', raw['hidden_size'])
   return {**raw, **nested}
 
 

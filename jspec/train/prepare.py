@@ -121,4 +121,9 @@ def store(
       f'{config.data.store} holds the taps of other documents than '
       f'{config.data.answers}: use another data.store'
     )
+  if opened.settings.dtype != wanted.dtype:
+    raise errors.UserError(
+      f'{config.data.store} holds taps as {opened.settings.dtype} but '
+      f'data.store_dtype is {wanted.dtype}: change one of them'
+    )
   return opened

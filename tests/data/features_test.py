@@ -133,6 +133,20 @@ def test_damage_is_found(tmp_path):
     features._decode(bytes(record), 'record')
 
 
+@pytest.mark.parametrize('left', [0, 100])
+def test_shard_is_missing_again_when_deleted(tmp_path, left):
+  fill(tmp_path)
+  index = tmp_path / 'taps-00001.npz'
+  index.write_bytes(index.read_bytes()[:left])
+  with pytest.raises(errors.UserError, match='delete the shard'):
+    open_store(tmp_path)
+  assert features.exists(tmp_path)
+  index.unlink()
+  (tmp_path / 'taps-00001.array_record').unlink()
+  assert not features.exists(tmp_path)
+  assert features.Writer(tmp_path, make()[2]).missing_shards() == [1]
+
+
 def test_states_that_are_not_finite_are_refused(tmp_path):
   documents, taps, settings = make()
   taps[0][0] = np.nan

@@ -80,10 +80,10 @@ def right(oracle):
   """Sets how many of the K drafts of a round are right."""
 
   def put(num):
-    oracle.num_right[...] = jnp.int32(num)
+    oracle.set(num)
 
   yield put
-  put(K)
+  oracle.set(K)
 
 
 def tokens(outputs):

@@ -5,15 +5,14 @@ import copy
 import itertools
 import json
 
-import jax.numpy as jnp
 import pytest
 
 from jspec import conversation, errors
 from jspec.decode import generate, sampling
 from jspec.evals import acceptance, prompts, repetition
-from tests.evals import drafters, small
+from tests.evals import small
 
-K = 4
+K = small.NUM_DRAFT_TOKENS
 # Four whole rounds of an oracle; too short to be told repeating.
 PARAMS = sampling.SamplingParams(max_tokens=20)
 
@@ -26,37 +25,9 @@ def talk():
   ]
 
 
-@pytest.fixture(scope='module')
-def loaded():
-  return small.loaded()
-
-
-@pytest.fixture(scope='module', autouse=True)
-def decoders():
-  """Makes every decoder once, and reuses it: compiling is what takes time."""
-  made = {}
-  plain_make = generate.Decoder
-
-  def make(target, drafter, **options):
-    key = (id(target), id(drafter), *sorted(options.items()))
-    if key not in made:
-      made[key] = plain_make(target, drafter, **options)
-    return made[key]
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(generate, 'PREFILL_CHUNKS', (16,))
-    patch.setattr(generate, 'Decoder', make)
-    yield
-
-
-@pytest.fixture(scope='module')
-def known(loaded):
-  return drafters.Known(loaded.model, K)
-
-
 def measure(loaded, drafter, num_right=K, **options):
   if drafter is not None:
-    drafter.num_right[...] = jnp.int32(num_right)
+    drafter.set(num_right)
   return acceptance.run(loaded, drafter, talk(), PARAMS, num_rows=2, **options)
 
 
@@ -91,7 +62,6 @@ def test_half_right_drafter_has_rates_by_depth(loaded, known):
 
 def test_rates_tell_drafted_from_all_rounds(loaded, known):
   """At the budget's end only what fits is drafted."""
-  known.num_right[...] = jnp.int32(K)
   result = acceptance.run(
     loaded,
     known,
@@ -129,21 +99,18 @@ def test_no_drafter_has_no_rates(loaded):
   assert 'n/a' in acceptance.table(result)
 
 
-def test_drafter_that_never_drafts_is_not_rated(loaded):
-  silent = drafters.Garbage(loaded.model.vocab_size, 2)
-  silent.is_silent[...] = True
-  overall = measure_any(loaded, silent)['overall']
-  assert overall['drafted_at'] == [0, 0]
-  assert overall['accepted_if_drafted'] == [None, None]
-  assert overall['accepted_per_round'] == [None, None]
+def test_drafter_that_never_drafts_is_not_rated(loaded, known):
+  known.set(K, is_silent=True)
+  result = acceptance.run(
+    loaded, known, talk(), PARAMS, num_rows=2, against_plain=False
+  )
+  overall = result['overall']
+  assert overall['drafted_at'] == [0] * K
+  assert overall['accepted_if_drafted'] == [None] * K
+  assert overall['accepted_per_round'] == [None] * K
   assert overall['num_accepted'] is None
   assert overall['tokens_per_round'] == 1.0
-
-
-def measure_any(loaded, drafter):
-  return acceptance.run(
-    loaded, drafter, talk(), PARAMS, num_rows=2, against_plain=False
-  )
+  assert 'n/a' in acceptance.table(result)
 
 
 def test_speed_is_told_against_plain_decoding(loaded, known):
@@ -182,7 +149,7 @@ def test_all_answers_repeating_leaves_no_number(loaded, known, monkeypatch):
 
 
 def test_turns_follow_the_answers_before_them(loaded, known):
-  known.num_right[...] = jnp.int32(2)
+  known.set(2)
   decoder = generate.Decoder(loaded.model, known, num_rows=2, max_len=64)
   replies = conversation.answer(loaded, decoder, talk(), [PARAMS] * 3)
   assert [(r.id, r.turn) for r in replies] == [

@@ -25,6 +25,11 @@ class Known(nnx.Module):
     # A variable, so that a test can change it without compiling again.
     num_right = num_draft_tokens if num_right is None else num_right
     self.num_right = nnx.Variable(jnp.int32(num_right))
+    self.is_silent = nnx.Variable(jnp.bool_(False))
+
+  def set(self, num_right, *, is_silent=False):
+    self.num_right[...] = jnp.int32(num_right)
+    self.is_silent[...] = jnp.bool_(is_silent)
 
   def init_state(self, table, num_pages, page_size):
     t = self.target
@@ -52,7 +57,8 @@ class Known(nnx.Module):
       jnp.arange(self.num_draft_tokens),
     )
     tokens = jnp.concatenate([anchor[:, None], drafts.T], axis=1)
-    return chain(tokens, jnp.full((num_rows,), tokens.shape[1], jnp.int32))
+    num_nodes = jnp.where(self.is_silent[...], 1, tokens.shape[1])
+    return chain(tokens, jnp.broadcast_to(num_nodes, (num_rows,)))
 
   def commit(self, state, table, rows):
     cache = paged.PagedCache(state, table)
@@ -79,7 +85,6 @@ class Garbage(nnx.Module):
     self.taps = ()
     self.vocab_size = vocab_size
     self.num_draft_tokens = num_draft_tokens
-    self.is_silent = nnx.Variable(jnp.bool_(False))
 
   def init_state(self, table, num_pages, page_size):
     return None
@@ -90,8 +95,7 @@ class Garbage(nnx.Module):
     mixed = table.lengths[:, None] * 31 + jnp.arange(num_nodes) * 17
     tokens = (mixed + anchor[:, None]) % self.vocab_size
     tokens = tokens.at[:, 0].set(anchor).astype(anchor.dtype)
-    num = jnp.where(self.is_silent[...], 0, table.lengths % num_nodes)
-    return chain(tokens, 1 + num)
+    return chain(tokens, 1 + table.lengths % num_nodes)
 
   def commit(self, state, table, rows):
     return state

@@ -12,9 +12,8 @@ from jspec import conversation, errors
 from jspec.cli import main, options
 from jspec.decode import generate, sampling, verify_chain
 from jspec.evals import lossless, prompts
-from tests.evals import drafters, small
+from tests.evals import small
 
-K = 4
 GREEDY = sampling.SamplingParams(max_tokens=20)
 HOT = sampling.SamplingParams(max_tokens=20, temperature=0.9, top_k=20)
 REAL_ACCEPT = verify_chain.accept
@@ -28,33 +27,11 @@ def talk():
   ]
 
 
-@pytest.fixture(scope='module')
-def loaded():
-  return small.loaded()
-
-
-@pytest.fixture(scope='module')
-def known(loaded):
+@pytest.fixture
+def half_right(known):
   """Two right drafts, then wrong ones."""
-  return drafters.Known(loaded.model, K, 2)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def decoders():
-  """Makes every decoder once for each verifier: compiling takes the time."""
-  made = {}
-  plain_make = generate.Decoder
-
-  def make(target, drafter, **given):
-    key = (id(target), id(drafter), verify_chain.accept, *given.items())
-    if key not in made:
-      made[key] = plain_make(target, drafter, **given)
-    return made[key]
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(generate, 'PREFILL_CHUNKS', (16,))
-    patch.setattr(generate, 'Decoder', make)
-    yield
+  known.set(2)
+  return known
 
 
 def accept_everything(logits, draft, params, anchor_positions):
@@ -81,10 +58,10 @@ def run(loaded, drafter, params=GREEDY, **given):
 
 
 @pytest.mark.parametrize('params', [GREEDY, HOT], ids=['greedy', 'sampled'])
-def test_honest_verifier_is_identical(loaded, known, params):
+def test_honest_verifier_is_identical(loaded, half_right, params):
   seen = []
   result = run(
-    loaded, known, params, on_progress=lambda *counts: seen.append(counts)
+    loaded, half_right, params, on_progress=lambda *counts: seen.append(counts)
   )
   assert result['identical'] == result['total'] == 4
   assert result['ties'] == result['failures'] == 0
@@ -97,10 +74,10 @@ def test_honest_verifier_is_identical(loaded, known, params):
 
 @pytest.mark.parametrize('params', [GREEDY, HOT], ids=['greedy', 'sampled'])
 def test_verifier_that_accepts_everything_fails(
-  loaded, known, params, monkeypatch
+  loaded, half_right, params, monkeypatch
 ):
   monkeypatch.setattr(verify_chain, 'accept', accept_everything)
-  result = run(loaded, known, params)
+  result = run(loaded, half_right, params)
   assert result['total'] == 4 and result['identical'] == 0
   assert result['failures'] >= 3  # a wrong token is far from a tie
   assert result['identical'] + result['ties'] + result['failures'] == 4
@@ -116,9 +93,9 @@ def test_verifier_that_accepts_everything_fails(
 
 
 def test_command_line_ends_with_0_or_1(
-  loaded, known, monkeypatch, tmp_path, capsys
+  loaded, half_right, monkeypatch, tmp_path, capsys
 ):
-  monkeypatch.setattr(options, 'models', lambda args: (loaded, known))
+  monkeypatch.setattr(options, 'models', lambda args: (loaded, half_right))
   monkeypatch.setattr(options, 'prompts', lambda spec, limit: talk())
   out = tmp_path / 'out.json'
   words = ['evals', 'lossless', '--rows', '2', '--max-tokens', '20']

@@ -12,6 +12,7 @@ from jspec.text import tokenizer as tokenizer_lib
 
 USER, ASSISTANT = 'w60', 'w61'
 MAX_LEN = 64
+NUM_DRAFT_TOKENS = 4
 # Words keep their order of turns; content is words such as `w5 w17`.
 TEMPLATE = (
   '{% for m in messages %}'

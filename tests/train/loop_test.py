@@ -97,6 +97,14 @@ def test_other_documents_are_refused_when_store_is_used(whole, tmp_path):
     tiny.train(tmp_path, data__store=str(whole / 'taps'))
 
 
+def test_other_dtype_is_refused_when_store_is_used(whole, tmp_path):
+  shutil.copy(whole / 'answers.jsonl', tmp_path)
+  with pytest.raises(errors.UserError, match='as bfloat16 but data.store_dtype'):
+    tiny.train(
+      tmp_path, data__store=str(whole / 'taps'), data__store_dtype='float32'
+    )
+
+
 def test_taps_of_the_step_train_like_stored_ones(whole, tmp_path):
   shutil.copy(whole / 'answers.jsonl', tmp_path)
   messages = []
