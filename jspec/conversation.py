@@ -49,10 +49,7 @@ def encode(
     text = loaded.template.render(messages, add_generation_prompt=True)
     return loaded.tokenizer.encode(text)
   if len(messages) > 1:
-    raise errors.UserError(
-      f'target {loaded.name} has no chat template, so it can answer prompts of'
-      ' one turn only: split the prompt'
-    )
+    raise _no_template(loaded, messages[0]['content'])
   return loaded.tokenizer.encode(messages[0]['content'], add_special=True)
 
 
@@ -61,7 +58,16 @@ def needed_len(
   prompts: Sequence[sources.Prompt],
   max_tokens: int,
 ) -> int:
-  """A context long enough for every conversation, within the target's own."""
+  """A context long enough for every conversation, within the target's own.
+
+  Raises:
+    UserError: a conversation cannot even begin in the target's context.
+  """
+  for prompt in prompts:
+    if len(prompt.turns) > 1 and loaded.template is None:
+      raise _no_template(loaded, prompt.id)
+    first = [{'role': 'user', 'content': prompt.turns[0]}]
+    _check_len(loaded, prompt.id, 0, encode(loaded, first))
   longest = max(
     sum(
       len(loaded.tokenizer.encode(turn)) + max_tokens + _TEMPLATE_TOKENS
@@ -106,6 +112,8 @@ def answer(
       said = prompts[i].turns[turn]
       talks[i].append({'role': 'user', 'content': said})
     ids = [encode(loaded, talks[i]) for i in live]
+    for i, prompt_tokens in zip(live, ids, strict=True):
+      _check_len(loaded, prompts[i].id, turn, prompt_tokens)
     before = len(replies)
     outputs = decoder.generate(
       ids,
@@ -145,3 +153,25 @@ def summary(
     'prefill_s': timing.prefill_s,
     'decode_s': timing.decode_s,
   }
+
+
+def _check_len(loaded, name, turn, prompt_tokens):
+  """Refuses what leaves no room for an answer, by the name its user gave."""
+  if not prompt_tokens:
+    raise errors.UserError(
+      f'prompt {name!r}, turn {turn + 1}, has no token for target'
+      f' {loaded.name}: write a text that its tokenizer knows'
+    )
+  if len(prompt_tokens) >= loaded.model.max_len:
+    raise errors.UserError(
+      f'prompt {name!r}, turn {turn + 1}, has {len(prompt_tokens)} tokens with'
+      f' all before it but the context of target {loaded.name} is'
+      f' {loaded.model.max_len}: shorten it'
+    )
+
+
+def _no_template(loaded, name):
+  return errors.UserError(
+    f'target {loaded.name} has no chat template, so it answers prompts of one'
+    f' turn only: split prompt {name!r:.40}'
+  )

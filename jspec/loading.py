@@ -16,7 +16,7 @@ import pathlib
 import sys
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from jspec import errors
@@ -181,16 +181,19 @@ def _assemble(
   template: chat.ChatTemplate | None,
 ) -> LoadedTarget:
   mark = fingerprint(config, arrays)
-  # One array at a time, so that model and arrays never exist twice.
-  on_device = {leaf: jnp.asarray(arrays.pop(leaf)) for leaf in list(arrays)}
   return LoadedTarget(
     name=name,
-    model=transformer.Transformer(config, on_device),
+    model=transformer.Transformer(config, arrays, is_split=_splits_layers()),
     tokenizer=tokenizer,
     template=template,
     stop_ids=tokenizer.eos_ids,
     fingerprint=mark,
   )
+
+
+def _splits_layers() -> bool:
+  """Whether the layers' weights are kept apart here; see `nn.stack`."""
+  return jax.default_backend() == 'cpu'
 
 
 def _download(name: str) -> pathlib.Path:
@@ -241,12 +244,15 @@ def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
   from jspec.drafters import interchange
 
   reserved = {*target.stop_ids, target.tokenizer.bos_id} - {None}
-  return interchange.load(
+  drafter = interchange.load(
     found[0],
     target.model,
     target_fingerprint=target.fingerprint,
     reserved_token_ids=reserved,
   )
+  if _splits_layers():
+    drafter.block.split_layers()
+  return drafter
 
 
 def _plugged_in(module: str, attribute: str, target: LoadedTarget) -> Drafter:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jspec import errors
 from jspec.bench import programs
+from jspec.nn import stack
 
 
 def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
@@ -71,7 +72,6 @@ def _same_weights(model, torch, transformers):
     tie_word_embeddings=False,
   )
   other = transformers.LlamaForCausalLM(config).eval()
-  stack = model.layers
   q_end = c.num_heads * c.head_width
   k_end = q_end + c.num_kv_heads * c.head_width
   state = {
@@ -81,18 +81,19 @@ def _same_weights(model, torch, transformers):
   }
   for layer in range(c.num_layers):
     prefix = f'model.layers.{layer}.'
-    qkv = np.asarray(stack.qkv[...][layer]).T
-    gate, up = np.split(np.asarray(stack.gate_up[...][layer]).T, 2)
+    one = stack.layer(model.layers, layer)
+    qkv = np.asarray(one.qkv[...]).T
+    gate, up = np.split(np.asarray(one.gate_up[...]).T, 2)
     state |= {
-      prefix + 'input_layernorm.weight': stack.attn_norm[...][layer],
+      prefix + 'input_layernorm.weight': one.attn_norm[...],
       prefix + 'self_attn.q_proj.weight': qkv[:q_end],
       prefix + 'self_attn.k_proj.weight': qkv[q_end:k_end],
       prefix + 'self_attn.v_proj.weight': qkv[k_end:],
-      prefix + 'self_attn.o_proj.weight': stack.out[...][layer].T,
-      prefix + 'post_attention_layernorm.weight': stack.mlp_norm[...][layer],
+      prefix + 'self_attn.o_proj.weight': one.out[...].T,
+      prefix + 'post_attention_layernorm.weight': one.mlp_norm[...],
       prefix + 'mlp.gate_proj.weight': gate,
       prefix + 'mlp.up_proj.weight': up,
-      prefix + 'mlp.down_proj.weight': stack.down[...][layer].T,
+      prefix + 'mlp.down_proj.weight': one.down[...].T,
     }
   other.load_state_dict(
     {name: torch.tensor(np.asarray(value)) for name, value in state.items()}

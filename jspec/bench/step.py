@@ -23,7 +23,7 @@ import numpy as np
 from jspec import tree
 from jspec.bench import programs, timing
 from jspec.decode import sampling, verify_chain
-from jspec.nn import layers
+from jspec.nn import stack
 
 SAMPLERS = {
   'greedy': sampling.SamplingParams(),
@@ -211,18 +211,22 @@ def _score(model, cache, tokens):
 def _stack_ms(model, repeats):
   config = model.config
 
-  @jax.jit
-  def steps(stack, x):
-    def layer_step(x, layer):
-      normed = layers.rms_norm(x, layer.attn_norm[...], config.norm_eps)
-      heads = normed @ layer.qkv[...]
-      x = x + heads[..., : layer.out[...].shape[0]] @ layer.out[...]
-      normed = layers.rms_norm(x, layer.mlp_norm[...], config.norm_eps)
-      x = x + layers.gated_mlp(normed, layer.gate_up[...], layer.down[...])
-      return x, None
+  q_width = config.num_heads * config.head_width
 
+  def one_layer(layer, x):
+    heads = layer.before_attention(x, config.norm_eps)
+    return layer.after_attention(x, heads[..., :q_width], config.norm_eps)
+
+  @jax.jit
+  def steps(all_layers, x):
     def body(_, x):
-      return x * 1e-3 + jax.lax.scan(layer_step, x, stack)[0] * 1e-9
+      y = jax.lax.fori_loop(
+        0,
+        config.num_layers,
+        lambda i, x: stack.apply(all_layers, i, one_layer, x),
+        x,
+      )
+      return x * 1e-3 + y * 1e-9
 
     return jax.lax.fori_loop(0, programs.STEPS, body, x)
 

@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> None:
   from jspec.data import regenerate
   from jspec.decode import generate
 
+  regenerate.appendable(args.out)
   prompts = options.prompts(args.prompts, args.limit)
   options.sampling(args, ())  # bad flags fail before the model loads
   loaded, drafter = options.models(args)

@@ -29,11 +29,11 @@ def run(args: argparse.Namespace) -> None:
   """Loads, decodes, prints."""
   options.writable(args.json)
   from jspec import conversation
-  from jspec.data import sources
+  from jspec.data import prompts as prompts_lib
   from jspec.decode import generate
 
   if args.prompt is not None:
-    prompts = [sources.Prompt('prompt', (args.prompt,))]
+    prompts = [prompts_lib.of_text(args.prompt, '--prompt')]
   else:
     prompts = options.prompts(args.prompts, args.limit)
   options.sampling(args, ())  # bad flags fail before the model loads

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import jspec
 from jspec import errors
@@ -17,9 +18,16 @@ from jspec.cli import bench, data, demo, evals, generate, train
 PROGRAMS = (demo, generate, train, evals, bench, data)
 
 
+class _Parser(argparse.ArgumentParser):
+  """Says what is wrong in one line, where argparse prints the usage too."""
+
+  def error(self, message: str) -> NoReturn:
+    self.exit(2, f'error: {message}: see {self.prog} --help\n')
+
+
 def parser() -> argparse.ArgumentParser:
   """Builds the parser of all programs."""
-  top = argparse.ArgumentParser(
+  top = _Parser(
     prog='jspec',
     description='Train drafters and decode losslessly with them, in JAX.',
     allow_abbrev=False,
@@ -39,7 +47,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
   if rest and not hasattr(args, 'overrides'):
     unknown = rest
   if unknown:
-    top.error(f'unknown argument {unknown[0]}: see --help')
+    top.error(f'unknown argument {unknown[0]}')
   if rest:
     args.overrides = rest
   return args
@@ -51,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     return args.run(args) or 0
   except errors.UserError as error:
-    print(f'error: {error}', file=sys.stderr)
+    # A message may quote a library, which may take several lines.
+    line = ' '.join(str(error).split('\n'))
+    print(f'error: {line}', file=sys.stderr)
     return 2
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -33,8 +34,9 @@ def add_prompts(parser: Any, default: str | None) -> None:
   parser.add_argument(
     '--prompts',
     default=default,
-    metavar='FILE|demo|train|shipped',
-    help='JSON Lines with `turns` or `prompt`, or prompts that come with jspec'
+    metavar='FILE|tfds:NAME|demo|train|shipped',
+    help='JSON Lines with `turns` or `prompt`, a TFDS data set with the same'
+    ' fields, or prompts that come with jspec'
     + (f' (default: {default})' if default else ''),
   )
 
@@ -79,9 +81,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> int:
   """Reads an integer above zero."""
-  value = int(text)
+  try:
+    value = int(text)
+  except ValueError:
+    value = 0
   if value < 1:
-    raise argparse.ArgumentTypeError(f'{text} is not above zero')
+    raise argparse.ArgumentTypeError(f'{text!r} is no whole number from 1')
   return value
 
 
@@ -91,8 +96,8 @@ def positives(text: str) -> tuple[int, ...]:
 
 
 def prompts(spec: str, limit: int | None) -> list[Any]:
-  """Reads prompts (`evals.prompts.Prompt`) by file or by name."""
-  from jspec.evals import prompts as prompts_lib
+  """Reads prompts (`data.sources.Prompt`) by source or by name."""
+  from jspec.data import prompts as prompts_lib
 
   if spec == 'shipped':
     return prompts_lib.read(SHIPPED_PROMPTS)[:limit]
@@ -134,9 +139,11 @@ def writable(path: pathlib.Path | None) -> None:
   """Refuses a path for results before the work, not after it."""
   if path is None:
     return
-  if path.is_dir() or not path.absolute().parent.is_dir():
+  folder = path.absolute().parent
+  if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
     raise errors.UserError(
       f'cannot write results to {path}: name a file in a folder that exists'
+      ' and may be written to'
     )
 
 

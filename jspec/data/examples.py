@@ -90,13 +90,14 @@ class Examples:
   def _read(self, number, record):
     name = str(record.get('id', number))
     if 'ids' in record:
-      tokens = np.asarray(record['ids'], np.int32)
-      if 'prompt_len' not in record:
+      tokens = _token_ids(name, record['ids'])
+      start = record.get('prompt_len')
+      if not isinstance(start, int) or isinstance(start, bool) or start < 0:
         raise errors.UserError(
-          f'answer `{name}` has `ids` but no `prompt_len`: say where the '
-          'answer starts'
+          f'answer `{name}` has `ids` but its `prompt_len` is {start!r}: say '
+          'where the answer starts'
         )
-      is_answer = np.arange(len(tokens)) >= int(record['prompt_len'])
+      is_answer = np.arange(len(tokens)) >= start
     elif 'messages' in record:
       if self._render is None:
         raise errors.UserError(
@@ -115,7 +116,16 @@ class Examples:
         f'answer `{name}` holds token {tokens.max()} but the vocabulary has '
         f'{self._vocab_size}: it was written for another target'
       )
-    return Document(name, tokens, is_answer)
+    return Document(name, tokens.astype(np.int32), is_answer)
+
+
+def _token_ids(name, ids):
+  if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+    raise errors.UserError(
+      f'answer `{name}`: field `ids` is not a list of token ids but {ids!r:.40}'
+    )
+  # Wide, so that an id of another vocabulary is seen as it is.
+  return np.asarray(ids, np.int64)
 
 
 def is_held_out(name: str, fraction: float) -> bool:

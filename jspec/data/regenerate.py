@@ -26,6 +26,12 @@ def record_id(prompt_id: str, turn: int) -> str:
   return f'{prompt_id}#{turn + 1}'
 
 
+def appendable(out: pathlib.Path) -> None:
+  """Refuses a file that answers cannot be appended to."""
+  if out.suffix != '.jsonl':
+    raise errors.UserError(f'{out} is appended to: name a .jsonl file')
+
+
 def run(
   prompts: Sequence[sources.Prompt],
   out: pathlib.Path,
@@ -50,8 +56,7 @@ def run(
   Returns:
     How many prompts were answered now.
   """
-  if out.suffix != '.jsonl':
-    raise errors.UserError(f'{out} is appended to: name a .jsonl file')
+  appendable(out)
   names = [prompt.id for prompt in prompts]
   if len(set(names)) != len(names):
     twice = next(name for name in names if names.count(name) > 1)
@@ -62,34 +67,42 @@ def run(
     turns = {record_id(prompt.id, turn) for turn in range(len(prompt.turns))}
     if not turns <= done:
       missing.append(i)
+  for start in range(0, len(missing), num_at_once):
+    some = missing[start : start + num_at_once]
+    # Opened when there is something to write: bad input leaves no file.
+    _append(out, [r | same for r in answer(some) if r['id'] not in done])
+    if on_progress is not None:
+      left = len(missing) - start - len(some)
+      on_progress(len(prompts) - left, len(prompts))
+  return len(missing)
+
+
+def _append(out, records):
   try:
     with out.open('a', encoding='utf-8') as stream:
-      for start in range(0, len(missing), num_at_once):
-        some = missing[start : start + num_at_once]
-        for record in answer(some):
-          if record['id'] not in done:
-            stream.write(json.dumps({**record, **same}) + '\n')
-        stream.flush()
-        os.fsync(stream.fileno())
-        if on_progress is not None:
-          left = len(missing) - start - len(some)
-          on_progress(len(prompts) - left, len(prompts))
+      stream.writelines(json.dumps(record) + '\n' for record in records)
+      stream.flush()
+      os.fsync(stream.fileno())
   except OSError as error:
-    raise errors.UserError(f'cannot write {out}: {error}') from error
-  return len(missing)
+    raise errors.UserError(
+      f'cannot write {out} ({error}): make room, or name another file'
+    ) from error
 
 
 def _continue(out, same):
   """Cuts a torn last line off and returns the ids that are there."""
   if not out.exists():
     return set()
-  content = out.read_bytes()
-  whole = content[: content.rfind(b'\n') + 1]
-  if len(whole) < len(content):
-    with out.open('r+b') as stream:
-      stream.truncate(len(whole))
+  try:
+    content = out.read_bytes()
+    whole = content[: content.rfind(b'\n') + 1]
+    lines = whole.decode('utf-8').split('\n')
+  except (OSError, UnicodeDecodeError) as error:
+    raise errors.UserError(
+      f'cannot continue {out} ({error}): name another file'
+    ) from error
   ids = set()
-  for record in sources.read_jsonl(out):
+  for _, record in sources.parse_jsonl(lines, out):
     for name, value in same.items():
       if record.get(name) != value:
         raise errors.UserError(
@@ -97,4 +110,8 @@ def _continue(out, same):
           ' use the same flags or another file'
         )
     ids.add(record.get('id'))
+  # Last, so that a file that is not ours stays as it is.
+  if len(whole) < len(content):
+    with out.open('r+b') as stream:
+      stream.truncate(len(whole))
   return ids

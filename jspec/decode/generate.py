@@ -203,7 +203,7 @@ class Decoder:
     if len(prompt) >= self.max_len:
       raise errors.UserError(
         f'prompt {i} has {len(prompt)} tokens, but prompt and answer '
-        f'together may have {self.max_len}; shorten it or raise --max-len'
+        f'together may have {self.max_len}; shorten it'
       )
     if not 0 <= min(prompt) <= max(prompt) < self._target.vocab_size:
       raise errors.UserError(

@@ -28,7 +28,7 @@ from flax import nnx
 from jspec import tree
 from jspec.cache import paged
 from jspec.kernels.block_tree_attention import api as block_tree_attention
-from jspec.nn import layers, rope
+from jspec.nn import layers, rope, stack
 from jspec.typing import Array, Bool, Float, Int, Key
 
 
@@ -123,6 +123,10 @@ class Block(nnx.Module):
     self.config = config
     self.layers = BlockLayer(arrays)
 
+  def split_layers(self) -> None:
+    """Keeps the layers apart (`nn.stack`): for decoding only, not training."""
+    self.layers = stack.split(self.layers, self.config.num_layers)
+
   def context_rows(
     self, context: Float[Array, 'B S D'], positions: Int[Array, 'B S']
   ) -> tuple[Float[Array, 'L B S K H'], Float[Array, 'L B S K H']]:
@@ -130,11 +134,13 @@ class Block(nnx.Module):
     config = self.config
     cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
 
-    def body(carry, layer):
-      return carry, layer.rows(context, config, cos, sin)
+    def rows(layer):
+      return layer.rows(context, config, cos, sin)
 
-    _, rows = jax.lax.scan(body, None, self.layers)
-    return rows
+    def body(carry, index):
+      return carry, stack.apply(self.layers, index, rows)
+
+    return jax.lax.scan(body, None, jnp.arange(config.num_layers))[1]
 
   def train(
     self,
@@ -158,17 +164,21 @@ class Block(nnx.Module):
     flat = x.reshape(rows, num_anchors * block_size, width)
     positions = positions.reshape(rows, num_anchors * block_size)
     cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
-    context_k, context_v = self.context_rows(context, context_positions)
+    # Keys and values of the context are made inside the scan over layers, not
+    # by `context_rows`: its gradient would add up whole stacks, layer by layer.
+    context_cos, context_sin = rope.cos_sin(
+      context_positions, config.rope, config.head_width
+    )
 
-    def body(x, layer_inputs):
-      layer, layer_k, layer_v = layer_inputs
+    def body(x, layer):
+      layer_k, layer_v = layer.rows(context, config, context_cos, context_sin)
 
       def attend(q, k, v):
         return _attend_blocks(q, k, v, layer_k, layer_v, visible)
 
       return layer(x, config, cos, sin, attend), None
 
-    flat, _ = jax.lax.scan(body, flat, (self.layers, context_k, context_v))
+    flat, _ = jax.lax.scan(body, flat, self.layers)
     return flat.reshape(x.shape)
 
   def score(
@@ -184,9 +194,7 @@ class Block(nnx.Module):
     cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
     words = tree.block_words(rows, block_size)
 
-    def body(x, layer_inputs):
-      layer, layer_idx = layer_inputs
-
+    def run(layer, x, index):
       def attend(q, k, v):
         return block_tree_attention.block_tree_attention(
           q,
@@ -194,17 +202,18 @@ class Block(nnx.Module):
           v,
           pages.k,
           pages.v,
-          layer=layer_idx,
+          layer=index,
           page_ids=table.page_ids,
           lengths=table.lengths,
           ancestors=words,
         )
 
-      return layer(x, config, cos, sin, attend), None
+      return layer(x, config, cos, sin, attend)
 
-    layer_idx = jnp.arange(config.num_layers, dtype=jnp.int32)
-    x, _ = jax.lax.scan(body, x, (self.layers, layer_idx))
-    return x
+    def body(index, x):
+      return stack.apply(self.layers, index, run, x, index)
+
+    return jax.lax.fori_loop(0, config.num_layers, body, x)
 
 
 def _attend_blocks(q, k, v, context_k, context_v, visible):

@@ -18,7 +18,7 @@ from flax import nnx
 
 from jspec.cache import paged
 from jspec.kernels.block_tree_attention import api as block_tree_attention
-from jspec.nn import layers, rope
+from jspec.nn import layers, rope, stack
 from jspec.targets import base
 from jspec.typing import Array, Float, Int, Key, UInt32
 
@@ -57,8 +57,11 @@ def array_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
   }
 
 
+LAYER_ARRAYS = ('attn_norm', 'qkv', 'out', 'mlp_norm', 'gate_up', 'down')
+
+
 class Layer(nnx.Module):
-  """One decoder layer, or all of them stacked on a leading axis."""
+  """The weights of one decoder layer, or of all stacked on a leading axis."""
 
   def __init__(self, arrays: dict[str, Array]):
     self.attn_norm = nnx.Param(arrays['attn_norm'])
@@ -68,21 +71,15 @@ class Layer(nnx.Module):
     self.gate_up = nnx.Param(arrays['gate_up'])
     self.down = nnx.Param(arrays['down'])
 
-  def __call__(self, x, config, cos, sin, attend):
-    """Returns the new residual stream and the layer's key and value rows."""
-    normed = layers.rms_norm(x, self.attn_norm[...], config.norm_eps)
-    heads = (normed @ self.qkv[...]).reshape(
-      *x.shape[:2], -1, config.head_width
-    )
-    n, k = config.num_heads, config.num_kv_heads
-    queries = rope.apply(heads[:, :, :n], cos, sin)
-    keys = rope.apply(heads[:, :, n : n + k], cos, sin)
-    values = heads[:, :, n + k :]
-    mixed = attend(queries, keys, values)
-    x = x + mixed.reshape(*x.shape[:2], -1) @ self.out[...]
-    normed = layers.rms_norm(x, self.mlp_norm[...], config.norm_eps)
-    x = x + layers.gated_mlp(normed, self.gate_up[...], self.down[...])
-    return x, keys, values
+  def before_attention(self, x, eps):
+    """Query, key and value columns of the residual stream [B, T, D]."""
+    return layers.rms_norm(x, self.attn_norm[...], eps) @ self.qkv[...]
+
+  def after_attention(self, x, mixed, eps):
+    """The new residual stream, from the heads' mixed values."""
+    x = x + mixed @ self.out[...]
+    normed = layers.rms_norm(x, self.mlp_norm[...], eps)
+    return x + layers.gated_mlp(normed, self.gate_up[...], self.down[...])
 
 
 class Transformer(nnx.Module):
@@ -92,8 +89,15 @@ class Transformer(nnx.Module):
     self,
     config: TransformerConfig,
     arrays: dict[str, np.ndarray | Array],
+    *,
+    is_split: bool = False,
   ):
-    """Takes ownership of `arrays`, named and shaped as `array_shapes` says.
+    """Holds `arrays`, named and shaped as `array_shapes` says.
+
+    Args:
+      config: shapes and constants.
+      arrays: the weights.
+      is_split: keep every layer's weights apart, see `nn.stack`.
 
     Raises:
       ValueError: a name or a shape is off.
@@ -109,11 +113,18 @@ class Transformer(nnx.Module):
     self.width = config.width
     self.vocab_size = config.vocab_size
     self.max_len = config.max_len
-    arrays = {name: jnp.asarray(value) for name, value in arrays.items()}
-    self.embedding = nnx.Param(arrays['embedding'])
-    self.head = nnx.Param(arrays['head'])
-    self.final_norm = nnx.Param(arrays['final_norm'])
-    self.layers = Layer(arrays)
+    self.embedding = nnx.Param(jnp.asarray(arrays['embedding']))
+    self.head = nnx.Param(jnp.asarray(arrays['head']))
+    self.final_norm = nnx.Param(jnp.asarray(arrays['final_norm']))
+    if is_split:
+      self.layers = nnx.List(
+        Layer({name: jnp.asarray(arrays[name][i]) for name in LAYER_ARRAYS})
+        for i in range(config.num_layers)
+      )
+    else:
+      self.layers = Layer(
+        {name: jnp.asarray(arrays[name]) for name in LAYER_ARRAYS}
+      )
 
   def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
     """Input embeddings of the tokens."""
@@ -184,24 +195,39 @@ class Transformer(nnx.Module):
     # One slot more than asked for: layers nobody taps write there.
     tapped = jnp.zeros((len(taps) + 1, *x.shape), x.dtype)
 
+    n, k = config.num_heads, config.num_kv_heads
+    eps = config.norm_eps
+
+    def before(layer, x):
+      return layer.before_attention(x, eps)
+
+    def after(layer, x, mixed):
+      return layer.after_attention(x, mixed, eps)
+
     def body(carry, layer_inputs):
       x, tapped = carry
-      layer, layer_idx, slot = layer_inputs
-      x, k, v = layer(x, config, cos, sin, lambda *qkv: attend(layer_idx, *qkv))
+      layer_idx, slot = layer_inputs
+      heads = stack.apply(self.layers, layer_idx, before, x)
+      heads = heads.reshape(*x.shape[:2], -1, config.head_width)
+      queries = rope.apply(heads[:, :, :n], cos, sin)
+      keys = rope.apply(heads[:, :, n : n + k], cos, sin)
+      values = heads[:, :, n + k :]
+      mixed = attend(layer_idx, queries, keys, values)
+      mixed = mixed.reshape(*x.shape[:2], -1)
+      x = stack.apply(self.layers, layer_idx, after, x, mixed)
       if taps:
         tapped = jax.lax.dynamic_update_index_in_dim(tapped, x, slot, axis=0)
-      return (x, tapped), ((k, v) if keep_rows else None)
+      return (x, tapped), ((keys, values) if keep_rows else None)
 
     inputs = (
-      self.layers,
       jnp.arange(config.num_layers, dtype=jnp.int32),
       jnp.asarray(slot_of_layer),
     )
     (x, tapped), rows = jax.lax.scan(body, (x, tapped), inputs)
     hidden = layers.rms_norm(x, self.final_norm[...], config.norm_eps)
     tapped = jnp.moveaxis(tapped[: len(taps)], 0, 2)
-    k, v = rows if keep_rows else (None, None)
-    return hidden, tapped, k, v
+    key_rows, value_rows = rows if keep_rows else (None, None)
+    return hidden, tapped, key_rows, value_rows
 
 
 def random(config: TransformerConfig, key: Key[Array, '']) -> Transformer:

@@ -51,6 +51,8 @@ def open_run(
   # Through JSON, as the other side went: tuples become lists.
   ours = json.loads(json.dumps(ours))
   path = folder / _CONFIG
+  if folder.exists() and not folder.is_dir():
+    raise errors.UserError(f'{folder} is a file: name a folder by --workdir')
   if path.exists():
     _check_same(path, ours)
   elif folder.exists() and any(
@@ -59,18 +61,24 @@ def open_run(
     raise errors.UserError(
       f'{folder} is not empty and holds no run: use another --workdir'
     )
-  folder.mkdir(parents=True, exist_ok=True)
-  partial = folder / (_CONFIG + '.partial')
-  partial.write_text(json.dumps(ours, indent=2) + '\n')
-  os.replace(partial, path)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / (_CONFIG + '.partial')
+    partial.write_text(json.dumps(ours, indent=2) + '\n')
+    os.replace(partial, path)
+  except OSError as error:
+    raise errors.UserError(
+      f'cannot write to {folder} ({error}): use another --workdir'
+    ) from error
 
 
 def _check_same(path, ours):
   try:
     theirs = config_lib.flatten(json.loads(path.read_text()))
-  except json.JSONDecodeError as error:
+  # Another program's file may be anything.
+  except (ValueError, AttributeError) as error:
     raise errors.UserError(
-      f'{path} is not JSON ({error.msg}): use another --workdir'
+      f'{path} is not the config of a run ({error}): use another --workdir'
     ) from error
   ours = config_lib.flatten(ours)
   differing = [

@@ -93,18 +93,6 @@ def test_broken_files_are_refused(tmp_path):
     sources.records(str(tmp_path / 'c.jsonl'))
 
 
-def test_prompts_take_turns_or_one_prompt(tmp_path):
-  path = tmp_path / 'p.jsonl'
-  path.write_text('{"id": "x", "turns": ["a", "b"]}\n{"prompt": "c"}\n')
-  assert sources.prompts(str(path)) == [
-    sources.Prompt('x', ('a', 'b')),
-    sources.Prompt('1', ('c',)),
-  ]
-  path.write_text('{"id": "x", "text": "a"}\n')
-  with pytest.raises(errors.UserError, match='needs `turns`'):
-    sources.prompts(str(path))
-
-
 def test_fingerprint_sees_every_part():
   document = examples.Document(
     'a', np.arange(3, dtype=np.int32), np.ones(3, bool)

@@ -8,8 +8,9 @@ import json
 import pytest
 
 from jspec import conversation, errors
+from jspec.data import sources
 from jspec.decode import generate, sampling
-from jspec.evals import acceptance, prompts, repetition
+from jspec.evals import acceptance, repetition
 from tests.evals import small
 
 K = small.NUM_DRAFT_TOKENS
@@ -19,9 +20,9 @@ PARAMS = sampling.SamplingParams(max_tokens=20)
 
 def talk():
   return [
-    prompts.Prompt('a', ('w5 w9 w30', 'w8'), 'chat'),
-    prompts.Prompt('b', ('w1 w2 w3 w4 w5 w6 w7',), 'math'),
-    prompts.Prompt('c', ('w44',), 'chat'),
+    sources.Prompt('a', ('w5 w9 w30', 'w8'), 'chat'),
+    sources.Prompt('b', ('w1 w2 w3 w4 w5 w6 w7',), 'math'),
+    sources.Prompt('c', ('w44',), 'chat'),
   ]
 
 
@@ -198,7 +199,7 @@ def test_nothing_to_run_is_refused(loaded, known):
 
 
 def test_context_that_is_too_short_is_refused(loaded, known):
-  long = prompts.Prompt('long', (' '.join(['w1'] * 80),))
+  long = sources.Prompt('long', (' '.join(['w1'] * 80),))
   with pytest.raises(errors.UserError, match='tokens'):
     acceptance.run(loaded, known, [long], PARAMS, num_rows=2)
 

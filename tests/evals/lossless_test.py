@@ -10,8 +10,9 @@ import pytest
 
 from jspec import conversation, errors
 from jspec.cli import main, options
+from jspec.data import sources
 from jspec.decode import generate, sampling, verify_chain
-from jspec.evals import lossless, prompts
+from jspec.evals import lossless
 from tests.evals import small
 
 GREEDY = sampling.SamplingParams(max_tokens=20)
@@ -21,9 +22,9 @@ REAL_ACCEPT = verify_chain.accept
 
 def talk():
   return [
-    prompts.Prompt('a', ('w5 w9 w30', 'w8'), 'chat'),
-    prompts.Prompt('b', ('w1 w2 w3 w4 w5 w6 w7',), 'math'),
-    prompts.Prompt('c', ('w44',), 'chat'),
+    sources.Prompt('a', ('w5 w9 w30', 'w8'), 'chat'),
+    sources.Prompt('b', ('w1 w2 w3 w4 w5 w6 w7',), 'math'),
+    sources.Prompt('c', ('w44',), 'chat'),
   ]
 
 

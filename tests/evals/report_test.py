@@ -7,8 +7,9 @@ import json
 import pytest
 
 from jspec import conversation, errors, provenance
+from jspec.data import sources
 from jspec.decode import generate, sampling
-from jspec.evals import acceptance, prompts, report, settings
+from jspec.evals import acceptance, report, settings
 from tests.evals import small
 
 
@@ -22,7 +23,7 @@ def result(drafter='ngram', num_accepted=2):
   return {
     'eval': 'acceptance',
     'settings': settings.describe(
-      small.loaded(), [prompts.Prompt('a', ('w1',))], params, 4
+      small.loaded(), [sources.Prompt('a', ('w1',))], params, 4
     ),
     'drafter': drafter,
     'num_draft_tokens': 2,
