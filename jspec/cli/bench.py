@@ -3,6 +3,7 @@
 
 import argparse
 
+from jspec import errors
 from jspec.cli import options, progress
 
 
@@ -51,6 +52,13 @@ def run(args: argparse.Namespace) -> None:
   from jspec.bench import step
 
   loaded, drafter = options.models(args)
+  needed = args.context + max(args.nodes)
+  if needed > loaded.model.max_len:
+    raise errors.UserError(
+      f'--context {args.context} and --nodes {max(args.nodes)} need {needed}'
+      f' tokens but the context of target {loaded.name} is'
+      f' {loaded.model.max_len}: lower one'
+    )
   with progress.Wait('measuring', unit='figures') as wait:
     result = step.run(
       loaded,

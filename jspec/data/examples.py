@@ -90,7 +90,7 @@ class Examples:
   def _read(self, number, record):
     name = str(record.get('id', number))
     if 'ids' in record:
-      tokens = _token_ids(name, record['ids'])
+      tokens = _token_ids(name, record['ids'], self._vocab_size)
       start = record.get('prompt_len')
       if not isinstance(start, int) or isinstance(start, bool) or start < 0:
         raise errors.UserError(
@@ -104,28 +104,33 @@ class Examples:
           f'answer `{name}` is text but the target has no chat template: give '
           'token ids'
         )
-      ids, mask = self._render(record['messages'])
-      tokens, is_answer = np.asarray(ids, np.int32), np.asarray(mask, bool)
+      try:
+        ids, mask = self._render(record['messages'])
+      except errors.UserError as error:
+        raise errors.UserError(f'answer `{name}`: {error}') from error
+      tokens = _token_ids(name, list(ids), self._vocab_size)
+      is_answer = np.asarray(mask, bool)
     else:
       raise errors.UserError(
         f'answer `{name}` has the keys {sorted(record)} but needs `ids` and '
         '`prompt_len`, or `messages`'
       )
-    if tokens.size and not 0 <= tokens.min() <= tokens.max() < self._vocab_size:
-      raise errors.UserError(
-        f'answer `{name}` holds token {tokens.max()} but the vocabulary has '
-        f'{self._vocab_size}: it was written for another target'
-      )
-    return Document(name, tokens.astype(np.int32), is_answer)
+    return Document(name, tokens, is_answer)
 
 
-def _token_ids(name, ids):
+def _token_ids(name, ids, vocab_size):
   if not isinstance(ids, list) or not all(type(i) is int for i in ids):
     raise errors.UserError(
-      f'answer `{name}`: field `ids` is not a list of token ids but {ids!r:.40}'
+      f'answer `{name}` has `ids` that are no list of whole numbers but '
+      f'{ids!r:.40}: give token ids'
     )
-  # Wide, so that an id of another vocabulary is seen as it is.
-  return np.asarray(ids, np.int64)
+  for i in ids:
+    if not 0 <= i < vocab_size:
+      raise errors.UserError(
+        f'answer `{name}` holds token {i} but the vocabulary has {vocab_size}: '
+        'it was written for another target'
+      )
+  return np.asarray(ids, np.int32)
 
 
 def is_held_out(name: str, fraction: float) -> bool:

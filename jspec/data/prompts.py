@@ -58,9 +58,7 @@ def of_text(text: str, where: str) -> sources.Prompt:
   return sources.Prompt('prompt', (text,))
 
 
-def _parse(
-  record: Mapping[str, Any], place: str, where: str
-) -> sources.Prompt:
+def _parse(record: Mapping[str, Any], place: str, where: str) -> sources.Prompt:
   if ('turns' in record) == ('prompt' in record):
     raise errors.UserError(
       f'{where}: give either field `turns` (a list of texts) or field `prompt`'

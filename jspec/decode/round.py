@@ -11,6 +11,7 @@ is the same round with a draft of the anchor alone.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -125,23 +126,13 @@ def run_round(target, drafter, state: State, *, sample_drafts: bool) -> State:
   table = state.cache.table
   draft = _propose(drafter, state, sample_drafts)
   # A row that may emit r more tokens needs r nodes at most (the last one's
-  # sample is the r-th token); this also keeps drafts inside the context.
+  # sample is the r-th token); this also keeps drafts inside the context. Rows
+  # that are finished need none, and must not make the others' round larger.
   draft = dataclasses.replace(
     draft,
     num_nodes=jnp.minimum(draft.num_nodes, jnp.maximum(state.remaining, 1)),
   )
-  taps = drafter.taps if drafter is not None else ()
-  depths = tree.depths(draft.parents)
-  scored = target.score(
-    draft.tokens,
-    table.lengths[:, None] + depths,
-    tree.ancestor_words(draft.parents),
-    state.cache,
-    taps,
-  )
-  accepted = verify_chain.accept(
-    target.logits(scored.hidden), draft, state.sampling, table.lengths
-  )
+  scored, accepted = _verify(target, drafter, state, draft)
   num_committed, is_stopped = _truncate(
     accepted.tokens,
     accepted.num_accepted + 1,
@@ -206,6 +197,70 @@ def run_rounds(
     return i + 1, run_round(target, drafter, state, sample_drafts=sample_drafts)
 
   return jax.lax.while_loop(go_on, body, (jnp.zeros((), jnp.int32), state))[1]
+
+
+def node_budgets(num_nodes: int) -> tuple[int, ...]:
+  """The numbers of nodes a round is compiled for: the anchor alone, and all.
+
+  A row without drafts costs a plain step, and the matmuls of a few nodes cost
+  about the same on every device, so what lies between is not worth compiling.
+  """
+  return (1,) if num_nodes == 1 else (1, num_nodes)
+
+
+def _verify(target, drafter, state, draft):
+  """Scores as many nodes as some row has, and decides what is kept.
+
+  The branches read the cache and never write it: a branch that carried it would
+  copy all of it. Logits stay inside; what comes out is padded to all nodes.
+  """
+  table = state.cache.table
+  taps = drafter.taps if drafter is not None else ()
+  num_nodes = draft.tokens.shape[1]
+
+  def score(budget):
+    cut = jax.tree.map(
+      lambda leaf: leaf[:, :budget] if leaf.ndim > 1 else leaf, draft
+    )
+    scored = target.score(
+      cut.tokens,
+      table.lengths[:, None] + tree.depths(cut.parents),
+      tree.ancestor_words(cut.parents),
+      state.cache,
+      taps,
+    )
+    accepted = verify_chain.accept(
+      target.logits(scored.hidden), cut, state.sampling, table.lengths
+    )
+    return (
+      dataclasses.replace(
+        scored,
+        hidden=_pad(scored.hidden, 1, num_nodes),
+        taps=_pad(scored.taps, 1, num_nodes),
+        k=_pad(scored.k, 2, num_nodes),
+        v=_pad(scored.v, 2, num_nodes),
+      ),
+      dataclasses.replace(
+        accepted,
+        path=_pad(accepted.path, 1, num_nodes),
+        tokens=_pad(accepted.tokens, 1, num_nodes),
+      ),
+    )
+
+  budgets = node_budgets(num_nodes)
+  if len(budgets) == 1:
+    return score(num_nodes)
+  needed = jnp.max(draft.num_nodes)
+  index = jnp.searchsorted(jnp.asarray(budgets), needed)
+  return jax.lax.switch(
+    index, [functools.partial(score, budget) for budget in budgets]
+  )
+
+
+def _pad(x, axis, size):
+  widths = [(0, 0)] * x.ndim
+  widths[axis] = (0, size - x.shape[axis])
+  return jnp.pad(x, widths)
 
 
 def _propose(drafter, state, sample_drafts):

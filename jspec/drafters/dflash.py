@@ -45,6 +45,10 @@ class DFlashConfig:
     label_shift: 0 or 1, see above.
     draft_vocab_size: columns of the reduced head, None for the target's own.
     support: Q, tokens in the law of a sampled draft.
+    min_expected_accepted: a proposal that expects fewer accepted drafts (the
+      sum of its survival probabilities) is withdrawn, since scoring the anchor
+      alone is cheaper; 0 always drafts. It looks at marginals only, so it is
+      lossless with sampled drafts too (non-anticipation).
   """
 
   width: int
@@ -65,6 +69,7 @@ class DFlashConfig:
   label_shift: int
   draft_vocab_size: int | None
   support: int = 32
+  min_expected_accepted: float = 0.0
 
   def __post_init__(self):
     _need(4 <= self.block_size <= 32, 'block_size', self.block_size, '4..32')
@@ -304,13 +309,18 @@ class DFlash(nnx.Module):
     """Drafts a chain behind the anchor in one pass."""
     x = self.block.score(self.slots(anchor), state, table)
     hidden = self.predicting(x)[:, : self.num_draft_tokens]
-    return pick.chain(
+    draft = pick.chain(
       (hidden @ self.head[...]).astype(jnp.float32),
       anchor,
       self._draft_token_ids(),
       temperature,
       keys,
       self.config.support,
+    )
+    survival = jnp.cumprod(draft.confidence[:, 1:], axis=1)
+    is_worth_it = jnp.sum(survival, axis=1) >= self.config.min_expected_accepted
+    return dataclasses.replace(
+      draft, num_nodes=jnp.where(is_worth_it, draft.num_nodes, 1)
     )
 
   def commit(

@@ -48,6 +48,7 @@ _KEYS = {
   'num_draft_tokens': 'num_draft_tokens',
   'label_shift': 'label_shift',
   'draft_vocab_size': 'draft_vocab_size',
+  'min_expected_accepted': 'min_expected_accepted',
 }
 _FINGERPRINT = 'target_fingerprint'
 _MAP = 'draft_token_ids'
@@ -268,6 +269,8 @@ def _read_config(folder, extra):
         f'{path}: {key} is {raw[key]}, not {value} as given; drop one'
       )
     raw[key] = value
+  # Only our own checkpoints have it; 0 drafts in every round, as others do.
+  raw.setdefault('min_expected_accepted', 0.0)
   _check_keys(path, raw)
   raw['target_layer_ids'] = tuple(raw['target_layer_ids'])
   if raw['draft_vocab_size'] == raw['vocab_size']:

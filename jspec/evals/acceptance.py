@@ -84,8 +84,8 @@ def run(
   clean = list(itertools.compress(replies, is_clean))
   of_reply = settings.by_reply(requests, prompts)
   clean_requests = list(itertools.compress(of_reply, is_clean))
-  # Turns of a conversation were waited for, which left rows idle. Plain decoding
-  # below has all prompts at once, and so must this have, to be compared.
+  # Waiting for the turns of a conversation left rows idle. Plain decoding below
+  # has all prompts at once, and so must this have, to be compared.
   has_turns = any(len(prompt.turns) > 1 for prompt in prompts)
   if has_turns or len(clean) < len(replies):
     seconds, _ = _again(decoder, clean, clean_requests, on_progress)

