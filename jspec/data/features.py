@@ -41,7 +41,6 @@ _MAGIC = b'TAPS'
 _UNREADABLE = (
   OSError,
   EOFError,
-  KeyError,
   ValueError,
   zipfile.BadZipFile,
   zlib.error,
@@ -240,8 +239,9 @@ class Store:
     for shard in range(self.settings.num_shards):
       path = _data_path(self.folder, shard)
       try:
-        with np.load(_index_path(self.folder, shard)) as index:
-          columns = dict(index)
+        # Opened here, because numpy leaves a cut file open.
+        with open(_index_path(self.folder, shard), 'rb') as file:
+          columns = dict(np.load(file))
         num_bytes = path.stat().st_size
       except _UNREADABLE as error:
         raise errors.UserError(

@@ -106,6 +106,7 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
 
   # --- input scales, from the same few documents in every start ------------
   first = pipeline.held_out(source, train_numbers, max_batches=1, **shape)[0]
+  first = mesh.shard_rows(first, devices)
   drafter.calibrate(step.as_draft_batch(first, taps_of(target, first)))
   parts = step.split(drafter)
   frozen = mesh.replicate(parts.frozen, devices)

@@ -134,7 +134,7 @@ def test_ten_examples_are_learnt_by_heart(tmp_path):
     on_progress=lambda step, row: rows.append(row),
   )
   first, last = rows[0]['loss'], rows[-1]['loss']
-  assert last < 0.25 * first
+  assert last < 0.35 * first
   assert rows[-1]['tokens_per_round'] > 2.7
 
 
