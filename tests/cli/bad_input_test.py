@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jspec.checkpoints import safetensors
-from jspec.cli import main
+from jspec.cli import main, progress
+from jspec.decode import generate
 from jspec.targets import embedded
 from tests import tiny_model
 from tests.evals import unchecked
@@ -26,6 +27,14 @@ def target(tmp_path_factory):
 
 
 @pytest.fixture
+def decodes(monkeypatch):
+  """For tests that compile a decoder: makes that possible, and short."""
+  monkeypatch.setattr(generate, 'PREFILL_CHUNKS', (16,))
+  with unchecked.constructors():
+    yield
+
+
+@pytest.fixture
 def refused(tmp_path, monkeypatch, capfd):
   """Runs a program in an empty folder; returns what the error line says."""
   root = main.__file__.rsplit('/jspec/', 1)[0]
@@ -34,6 +43,8 @@ def refused(tmp_path, monkeypatch, capfd):
     folder = tmp_path / 'cwd'
     folder.mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
+    # A slow machine would be told what it waits for.
+    monkeypatch.setattr(progress, '_LOG_S', 1e6)
     before = contents(tmp_path)
     words = [str(word).replace(CONFIG, f'{root}/{CONFIG}') for word in words]
     try:
@@ -120,19 +131,19 @@ def test_command_line_is_refused(refused, line, said):
 
 
 # --- targets ----------------------------------------------------------------
-def generate(refused, target, *more):
+def answer(refused, target, *more):
   return refused('generate', '--prompt', 'w1 w3', '--target', target, *more)
 
 
 def test_unknown_target(refused):
-  said = generate(refused, 'nowhere')
+  said = answer(refused, 'nowhere')
   assert "unknown target 'nowhere'" in said and 'smollm2_135m' in said
 
 
 def test_unknown_field_of_a_config(refused, tmp_path):
   fields = tiny_model.fields(sliding_window=64)
   folder = tiny_model.write(tmp_path / 'm', config=fields)
-  said = generate(refused, folder)
+  said = answer(refused, folder)
   assert 'sliding_window' in said and str(folder / 'config.json') in said
 
 
@@ -140,7 +151,7 @@ def test_unknown_and_missing_tensors_are_named_together(refused, tmp_path):
   weights = tiny_model.tensors()
   weights['model.layers.0.odd.weight'] = weights.pop('model.norm.weight')
   folder = tiny_model.write(tmp_path / 'm', weights=weights)
-  said = generate(refused, folder)
+  said = answer(refused, folder)
   assert 'model.layers.0.odd.weight is not known' in said
   assert 'model.norm.weight is missing' in said
   assert str(folder) in said
@@ -149,12 +160,12 @@ def test_unknown_and_missing_tensors_are_named_together(refused, tmp_path):
 def test_tensor_of_another_shape(refused, tmp_path):
   weights = tiny_model.tensors()
   weights['model.norm.weight'] = np.ones((3,), np.float32)
-  said = generate(refused, tiny_model.write(tmp_path / 'm', weights=weights))
+  said = answer(refused, tiny_model.write(tmp_path / 'm', weights=weights))
   assert 'model.norm.weight has shape (3,), not (16,)' in said
 
 
 def test_tokenizer_of_a_larger_vocabulary(refused, tmp_path):
-  said = generate(refused, tiny_model.write(tmp_path / 'm', num_words=65))
+  said = answer(refused, tiny_model.write(tmp_path / 'm', num_words=65))
   assert 'ids up to 64' in said and 'only 64 rows' in said
 
 
@@ -165,14 +176,14 @@ def test_tokenizer_of_a_larger_vocabulary(refused, tmp_path):
 def test_broken_file_of_a_folder(refused, tmp_path, name, text):
   folder = tiny_model.write(tmp_path / 'm')
   (folder / name).write_bytes(text.encode('latin-1'))
-  assert str(folder / name) in generate(refused, folder)
+  assert str(folder / name) in answer(refused, folder)
 
 
 @pytest.mark.parametrize('name', ['tokenizer.json', safetensors.FILE])
 def test_missing_file_of_a_folder(refused, tmp_path, name):
   folder = tiny_model.write(tmp_path / 'm')
   (folder / name).unlink()
-  assert name in generate(refused, folder)
+  assert name in answer(refused, folder)
 
 
 @pytest.mark.parametrize('share', [0.01, 0.5, 0.99])
@@ -181,7 +192,7 @@ def test_truncated_safetensors(refused, tmp_path, share):
   file = folder / safetensors.FILE
   data = file.read_bytes()
   file.write_bytes(data[: int(share * len(data))])
-  assert f'{file} is truncated' in generate(refused, folder)
+  assert f'{file} is truncated' in answer(refused, folder)
 
 
 def test_truncated_gguf_at_any_place(refused, tmp_path):
@@ -198,15 +209,15 @@ def test_truncated_gguf_at_any_place(refused, tmp_path):
   data = path.read_bytes()
   for size in (0, 3, 4, 12, 30, 200, 800, 1000, len(data) // 2, len(data) - 1):
     path.write_bytes(data[:size])
-    said = generate(refused, path)
+    said = answer(refused, path)
     assert str(path) in said, size
     assert 'truncated' in said or 'not a GGUF file' in said, size
   path.write_bytes(data)
-  assert 'llama.' in generate(refused, path)
+  assert 'llama.' in answer(refused, path)
 
 
 def test_absent_gguf(refused):
-  assert 'absent.gguf' in generate(refused, 'absent.gguf')
+  assert 'absent.gguf' in answer(refused, 'absent.gguf')
 
 
 def test_model_file_with_another_hash(refused, tmp_path, monkeypatch):
@@ -215,7 +226,7 @@ def test_model_file_with_another_hash(refused, tmp_path, monkeypatch):
   file = tmp_path / 'cache' / embedded.MEMBER.split('/')[-1]
   file.parent.mkdir()
   file.write_bytes(b'GGUFabcd')
-  said = generate(refused, embedded.NAME)
+  said = answer(refused, embedded.NAME)
   assert str(file) in said and 'sha256' in said and 'delete it' in said
 
 
@@ -231,7 +242,7 @@ def test_model_file_with_another_hash(refused, tmp_path, monkeypatch):
   ],
 )
 def test_unknown_drafter(refused, target, spec, said):
-  assert said in generate(refused, target, '--drafter', spec)
+  assert said in answer(refused, target, '--drafter', spec)
 
 
 def test_drafter_of_another_target(refused, target, tmp_path):
@@ -256,7 +267,7 @@ def test_drafter_of_another_target(refused, target, tmp_path):
     target_name='other',
     target_fingerprint=other.fingerprint,
   )
-  said = generate(refused, target, '--drafter', tmp_path / 'drafter')
+  said = answer(refused, target, '--drafter', tmp_path / 'drafter')
   assert 'made for target other' in said and other.fingerprint in said
 
 
@@ -322,22 +333,13 @@ def test_prompt_longer_than_the_context(refused, target, tmp_path, program):
   assert "prompt 'long'" in said and f'is {tiny_model.MAX_LEN}' in said
 
 
-def test_second_turn_that_no_longer_fits(refused, target, tmp_path):
+def test_second_turn_that_no_longer_fits(decodes, refused, target, tmp_path):
   turns = [words(60), words(60)]
   path = write(tmp_path / 'p.jsonl', {'id': 'talk', 'turns': turns})
-  with unchecked.constructors():
-    said = refused(
-      'data',
-      'regen',
-      '--prompts',
-      path,
-      '--target',
-      target,
-      '--max-tokens',
-      '8',
-      '--out',
-      tmp_path / 'a.jsonl',
-    )
+  said = refused(
+    *('data', 'regen', '--prompts', path, '--target', target),
+    *('--max-tokens', '8', '--rows', '1', '--out', tmp_path / 'a.jsonl'),
+  )
   assert "prompt 'talk', turn 2" in said
 
 
@@ -355,18 +357,15 @@ def test_context_of_a_benchmark(refused, target):
 
 
 # --- answers ----------------------------------------------------------------
-def test_answers_file_of_others_stays_as_it_is(refused, target, tmp_path):
+def test_answers_file_of_others_stays_as_it_is(
+  decodes, refused, target, tmp_path
+):
+  path = write(tmp_path / 'p.jsonl', {'prompt': 'w1'})
   out = write(tmp_path / 'notes.jsonl', {'id': 'p#1', 'target': 'other'})
   out.write_text(out.read_text() + 'no line end')
   said = refused(
-    'data',
-    'regen',
-    '--prompts',
-    write(tmp_path / 'p.jsonl', {'prompt': 'w1'}),
-    '--target',
-    target,
-    '--out',
-    out,
+    *('data', 'regen', '--prompts', path, '--target', target),
+    *('--rows', '1', '--out', out),
   )
   assert str(out) in said and "target='other'" in said
 
@@ -385,6 +384,7 @@ def train(refused, target, tmp_path, *more, arg='smoke', **kwargs):
     f'--config.data.answers={answers}',
     f'--config.data.store={tmp_path / "taps"}',
     '--config.drafter.options.mask_token_id=3',
+    '--config.data.num_rows=8',
     *more,
     **kwargs,
   )
