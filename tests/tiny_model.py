@@ -10,7 +10,7 @@ from tokenizers import models, pre_tokenizers
 
 from jspec.checkpoints import safetensors
 
-VOCAB, WIDTH, FF, LAYERS, MAX_LEN = 64, 16, 32, 2, 128
+VOCAB, WIDTH, FF, LAYERS, MAX_LEN = 64, 16, 32, 4, 128
 END = 'w2'
 TEMPLATE = (
   "{% for m in messages %}{{ 'w60 ' if m['role'] == 'user' else 'w61 ' }}"

@@ -6,12 +6,10 @@
   STORE/taps-00000.npz              their ids, lengths, tokens and masks
 
 A record holds tokens, mask and taps [S, C, D] with a checksum; the .npz repeats
-the small columns, so splitting and counting do not read gigabytes. Shards are
-written beside their final name and renamed, data first and index second: a
-shard exists when its index does, and a killed capture loses at most one shard.
-
-Taps are the residual stream after each captured layer, before any final norm,
-stored as float32, bfloat16, or int8 with one scale a token and layer.
+the small columns, so that counting reads no gigabytes. Shards are renamed into
+place, data first, index second: a killed capture loses at most one of them.
+Taps are the residual stream after each captured layer, before any final norm:
+float32, bfloat16, or int8 with one scale a token and layer.
 """
 
 import dataclasses

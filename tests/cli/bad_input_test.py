@@ -436,7 +436,7 @@ def test_absent_config_and_workdir(refused):
     ({'id': 'x', 'ids': 'w1', 'prompt_len': 1}, '`ids`'),
     ({'id': 'x', 'ids': [1, 64], 'prompt_len': 1}, 'token 64'),
     ({'id': 'x', 'ids': [1, -1], 'prompt_len': 1}, 'token -1'),
-    ({'id': 'x', 'messages': 'w1'}, 'list of {role, content}'),
+    ({'id': 'x', 'messages': [{'role': 'user'}]}, 'content is None'),
     ({'id': 'x', 'text': 'w1'}, '`messages`'),
   ],
 )

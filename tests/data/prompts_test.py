@@ -3,6 +3,7 @@
 
 import gzip
 import json
+import sys
 
 import pytest
 
@@ -108,3 +109,9 @@ def test_typed_text_is_a_prompt():
   for bad in ('', ' \n', '\udcff'):
     with pytest.raises(errors.UserError, match='--prompt is not a text'):
       prompts.of_text(bad, '--prompt')
+
+
+def test_tfds_without_its_package_says_what_to_install(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
+  with pytest.raises(errors.UserError, match=r"pip install 'jspec\[tfds\]'"):
+    prompts.read('tfds:anything')
