@@ -2,90 +2,17 @@
 """Bad input ends with one `error:` line, code 2, and nothing half-written."""
 
 import gzip
-import json
-import re
 
 import gguf
 import numpy as np
 import pytest
 
 from jspec.checkpoints import safetensors
-from jspec.cli import main, progress
-from jspec.decode import generate
 from jspec.targets import embedded
 from tests import tiny_model
-from tests.evals import unchecked
-from tests.train import tiny
-
-CONFIG = 'configs/train/dflash.py'
+from tests.cli.bad_input import CONFIG, words, write
 
 
-@pytest.fixture(scope='module')
-def target(tmp_path_factory):
-  """A good target; tests that need a bad one write their own."""
-  return tiny_model.write(tmp_path_factory.mktemp('models') / 'tiny')
-
-
-@pytest.fixture
-def decodes(monkeypatch):
-  """For tests that compile a decoder: makes that possible, and short."""
-  monkeypatch.setattr(generate, 'PREFILL_CHUNKS', (16,))
-  with unchecked.constructors():
-    yield
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch, capfd):
-  """Runs a program in an empty folder; returns what the error line says."""
-  root = main.__file__.rsplit('/jspec/', 1)[0]
-
-  def run(*words, keeps=()):
-    folder = tmp_path / 'cwd'
-    folder.mkdir(exist_ok=True)
-    monkeypatch.chdir(folder)
-    # A slow machine would be told what it waits for.
-    monkeypatch.setattr(progress, '_LOG_S', 1e6)
-    before = contents(tmp_path)
-    words = [str(word).replace(CONFIG, f'{root}/{CONFIG}') for word in words]
-    try:
-      code = main.main(words)
-    except SystemExit as stop:
-      code = stop.code
-    _, err = capfd.readouterr()
-    assert code == 2, err
-    lines = err.splitlines()
-    assert len(lines) == 1 and err.endswith('\n'), err
-    assert re.match(r'error: \S', lines[0])
-    after = contents(tmp_path)
-    assert {k: v for k, v in after.items() if k not in keeps} == {
-      k: v for k, v in before.items() if k not in keeps
-    }
-    return lines[0].removeprefix('error: ')
-
-  return run
-
-
-def contents(folder):
-  """Every path below a folder, with the bytes of the files."""
-  return {
-    str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-    for path in folder.rglob('*')
-  }
-
-
-def write(path, *lines):
-  texts = [
-    line if isinstance(line, str) else json.dumps(line) for line in lines
-  ]
-  path.write_text('\n'.join(texts) + '\n', encoding='utf-8')
-  return path
-
-
-def words(count):
-  return ' '.join(['w5'] * count)
-
-
-# --- flags ------------------------------------------------------------------
 @pytest.mark.parametrize(
   'flags, said',
   [
@@ -371,118 +298,3 @@ def test_answers_file_of_others_stays_as_it_is(
 
 
 # --- training ---------------------------------------------------------------
-def train(refused, target, tmp_path, *more, arg='smoke', **kwargs):
-  answers = tmp_path / 'answers.jsonl'
-  if not answers.exists():
-    tiny.write_answers(answers)
-  return refused(
-    'train',
-    '--config',
-    f'{CONFIG}:target={target},{arg}',
-    '--workdir',
-    tmp_path / 'run',
-    f'--config.data.answers={answers}',
-    f'--config.data.store={tmp_path / "taps"}',
-    '--config.drafter.options.mask_token_id=3',
-    '--config.data.num_rows=8',
-    *more,
-    **kwargs,
-  )
-
-
-@pytest.mark.parametrize(
-  'word, said',
-  [
-    ('--config.optim.learning_rat=1', '`learning_rate`'),
-    ('--config.nonsense=1', '`nonsense`'),
-    ('--config.optim=1', 'is a section'),
-    ('--config.num_steps=few', '`few` is not of type int'),
-    ('--config.num_steps=0', 'num_steps is 0'),
-    ('--config.num_steps', 'has no value'),
-    ('--config.data.mode=stored', 'data.mode'),
-    ('--config.drafter.build=nowhere:make', 'nowhere:make'),
-    ('--config.target=nowhere', 'nowhere'),
-    ('--config.data.answers=absent.jsonl', 'absent.jsonl'),
-    ('--config.data.max_len=1', 'answers.jsonl'),
-  ],
-)
-def test_config_key_is_refused(refused, target, tmp_path, word, said):
-  keeps = ('run', 'run/config.json') if 'build' in word else ()
-  assert said in train(refused, target, tmp_path, word, keeps=keeps)
-
-
-@pytest.mark.parametrize(
-  'arg, said',
-  [
-    ('smok', '`smoke`'),
-    ('vocab=many', '`many` is not of type int'),
-    ('vocab', 'needs a value'),
-    ('smoke,smoke', 'given twice'),
-  ],
-)
-def test_config_argument_is_refused(refused, target, tmp_path, arg, said):
-  assert said in train(refused, target, tmp_path, arg=arg)
-
-
-def test_absent_config_and_workdir(refused):
-  assert 'absent.py' in refused('train', '--config', 'absent.py')
-  assert '--workdir' in refused('train', '--config', CONFIG)
-
-
-@pytest.mark.parametrize(
-  'record, said',
-  [
-    ({'id': 'x', 'ids': [1, 2]}, 'prompt_len'),
-    ({'id': 'x', 'ids': 'w1', 'prompt_len': 1}, '`ids`'),
-    ({'id': 'x', 'ids': [1, 64], 'prompt_len': 1}, 'token 64'),
-    ({'id': 'x', 'ids': [1, -1], 'prompt_len': 1}, 'token -1'),
-    ({'id': 'x', 'messages': [{'role': 'user'}]}, 'content is None'),
-    ({'id': 'x', 'text': 'w1'}, '`messages`'),
-  ],
-)
-def test_answer_is_refused(refused, target, tmp_path, record, said):
-  write(tmp_path / 'answers.jsonl', record)
-  error = train(refused, target, tmp_path)
-  assert said in error and '`x`' in error
-
-
-def test_workdir_of_another_run(refused, target, tmp_path):
-  folder = tmp_path / 'run'
-  folder.mkdir()
-  (folder / 'notes.txt').write_text('mine')
-  assert 'another --workdir' in train(refused, target, tmp_path)
-  (folder / 'config.json').write_text('[1]')
-  assert 'another --workdir' in train(refused, target, tmp_path)
-  (folder / 'config.json').write_text('{"config": {"num_steps": 7}}')
-  said = train(refused, target, tmp_path)
-  assert 'config.num_steps (7 there, 20 here)' in said
-  assert 'another --workdir' in said
-
-
-def test_workdir_that_is_a_file(refused, target, tmp_path):
-  (tmp_path / 'run').write_text('mine')
-  assert 'is a file' in train(refused, target, tmp_path)
-
-
-def test_store_of_other_documents(refused, target, tmp_path):
-  answers = tiny.write_answers(tmp_path / 'answers.jsonl')
-  words = ['--config.data.max_len=64', '--config.data.row_len=64']
-  code = main.main(
-    [
-      'train',
-      '--capture-only',
-      '--config',
-      f'{main.__file__.rsplit("/jspec/", 1)[0]}/{CONFIG}:target={target},smoke',
-      f'--config.data.answers={answers}',
-      f'--config.data.store={tmp_path / "taps"}',
-      '--config.drafter.options.mask_token_id=3',
-      *words,
-    ]
-  )
-  assert code == 0
-  tiny.write_answers(answers, count=30)
-  # The run's config is written before the store is opened.
-  said = train(
-    refused, target, tmp_path, *words, keeps=('run', 'run/config.json')
-  )
-  assert 'other documents' in said and str(tmp_path / 'taps') in said
