@@ -3,6 +3,7 @@
 
 import pytest
 
+from jspec.cli import main
 from tests.cli.bad_input import CONFIG, write
 from tests.train import tiny
 
@@ -102,7 +103,11 @@ def test_workdir_that_is_a_file(refused, target, tmp_path):
 
 def test_store_of_other_documents(refused, target, tmp_path):
   answers = tiny.write_answers(tmp_path / 'answers.jsonl')
-  words = ['--config.data.max_len=64', '--config.data.row_len=64']
+  words = [
+    '--config.data.max_len=64',
+    '--config.data.row_len=64',
+    '--config.drafter.options.num_taps=1',
+  ]
   code = main.main(
     [
       'train',

@@ -3,6 +3,7 @@
 
 import socket
 
+import numpy as np
 import pytest
 
 from jspec import errors
@@ -43,7 +44,7 @@ def prepared(tmp_path_factory):
     'tiny_prompts': (PROMPTS, dict(id=text, domain=text, turns=texts)),
     'tiny_answers': (
       ANSWERS,
-      dict(id=text, ids=kinds.Sequence('int32'), prompt_len='int32'),
+      dict(id=text, ids=kinds.Sequence(np.int32), prompt_len=np.int32),
     ),
     'tiny_talks': (
       TALKS,

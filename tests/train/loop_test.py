@@ -135,7 +135,7 @@ def test_ten_examples_are_learnt_by_heart(tmp_path):
   )
   first, last = rows[0]['loss'], rows[-1]['loss']
   assert last < 0.35 * first
-  assert rows[-1]['tokens_per_round'] > 2.7
+  assert rows[-1]['tokens_per_round'] > 2.0
 
 
 def test_run_stops_when_nothing_is_finite(whole, tmp_path):
