@@ -32,7 +32,7 @@ test-all: .venv
 test-tpu-compile: .venv
 	$(PYTEST) tests/kernels/tpu_lowering_test.py
 
-# Two drafters against plain decoding on a real 135M model, on this machine.
+# Trains a drafter, then compares drafters, on a real 135M model.
 demo: .venv
 	$(BIN)/jspec demo
 

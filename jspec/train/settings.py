@@ -33,7 +33,7 @@ class DataConfig:
   """What to train on and how it is packed.
 
   Attributes:
-    answers: JSON Lines file or tfds:NAME with what the target wrote.
+    answers: JSON Lines file or tfds:NAME[@SPLIT] with what the target wrote.
     mode: 'store' reads captured taps, 'online' runs the target in the step.
     store: folder of the captured taps ('store' mode).
     store_dtype: how captured taps are stored: float32, bfloat16 or int8.
