@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent import futures
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -23,10 +24,11 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
 
 
 def read_rate(arrays: list[np.ndarray], repeats: int = 5) -> float:
-  """Bytes a second that all cores together read from memory; the best of.
+  """Bytes a second that all cores together read from memory; the best seen.
 
-  Every core sums its own slice of every array: nothing but reading, the floor
-  under any step that has to see all of them.
+  Two ways of doing nothing but read: every core sums its own slice of every
+  array, and the largest matrix times a vector. Which one comes nearer to the
+  memory differs between machines; neither may be called the floor alone.
   """
   num_threads = os.cpu_count() or 1
   flat = [array.reshape(-1) for array in arrays]
@@ -49,7 +51,14 @@ def read_rate(arrays: list[np.ndarray], repeats: int = 5) -> float:
       began = time.perf_counter()
       list(pool.map(read, slices))
       best = min(best, time.perf_counter() - began)
-  return sum(array.nbytes for array in arrays) / best
+  summed = sum(array.nbytes for array in arrays) / best
+  matrix = max((a for a in arrays if a.ndim == 2), key=lambda a: a.nbytes)
+  vector, on_device = jnp.ones((1, matrix.shape[0])), jnp.asarray(matrix)
+  product = jax.jit(lambda x, w: x @ w)
+  fastest = min(
+    seconds(lambda: product(vector, on_device), 1) for _ in range(4 * repeats)
+  )
+  return max(summed, matrix.nbytes / fastest)
 
 
 def peak_gb() -> float:

@@ -104,7 +104,10 @@ class Decoder:
       num_stop_ids=NUM_STOP_IDS,
     )
     began = time.perf_counter()
-    self._compile(self._state, sample_drafts)
+    # Float32 must mean float32, or one node and several round differently by
+    # more than a tie; TPUs and GPUs multiply in less by default.
+    with jax.default_matmul_precision('highest'):
+      self._compile(self._state, sample_drafts)
     self.timing.compile_s = time.perf_counter() - began
 
   def _compile(self, state, sample_drafts):

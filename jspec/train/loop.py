@@ -84,11 +84,12 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   # --- data ---------------------------------------------------------------
   found = prepare.documents(config, loaded, on_message)
   train_numbers, held_numbers = prepare.split(found, config.eval.held_out)
-  workdir.open_run(folder, config, loaded, found)
+  ours = workdir.check(folder, config, loaded, found)
 
   # --- drafter ------------------------------------------------------------
   write_export = build.resolve(config.drafter.save)
   drafter = prepare.drafter(config, loaded, [found[n] for n in train_numbers])
+
   # --- taps: from the store, or from the target in the step ----------------
   if config.data.mode == 'store':
     source = prepare.store(config, loaded, found, drafter.taps, on_message)
@@ -113,6 +114,8 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
 
   # --- state --------------------------------------------------------------
   optimizer = optim.optimizer(config.optim, config.num_steps)
+  # Nothing was refused: from here on the folder is this run's.
+  workdir.claim(folder, ours)
   state = step.init(parts, optimizer, jax.random.key(config.seed))
   state = mesh.replicate(state, devices)
   train_step = jax.jit(

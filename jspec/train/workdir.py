@@ -28,13 +28,16 @@ _MAY_CHANGE = (
 )
 
 
-def open_run(
+def check(
   folder: pathlib.Path,
   config: settings.TrainConfig,
   loaded: Any,
   documents: Sequence[examples.Document],
-) -> None:
-  """Claims an empty folder for a run, or checks that it is this run's.
+) -> dict[str, Any]:
+  """Checks that the folder is empty or this run's; writes nothing.
+
+  Returns:
+    What `claim` is to write once the rest of the run is known to fit.
 
   Raises:
     UserError: the folder belongs to another run (naming the keys that differ)
@@ -61,6 +64,16 @@ def open_run(
     raise errors.UserError(
       f'{folder} is not empty and holds no run: use another --workdir'
     )
+  return ours
+
+
+def claim(folder: pathlib.Path, ours: dict[str, Any]) -> None:
+  """Makes the folder this run's, by what `check` returned.
+
+  Raises:
+    UserError: the folder cannot be written.
+  """
+  path = folder / _CONFIG
   try:
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / (_CONFIG + '.partial')

@@ -8,7 +8,7 @@ from tests.cli.bad_input import CONFIG, write
 from tests.train import tiny
 
 
-def train(refused, target, tmp_path, *more, arg='smoke', **kwargs):
+def train(refused, target, tmp_path, *more, arg='smoke'):
   answers = tmp_path / 'answers.jsonl'
   if not answers.exists():
     tiny.write_answers(answers)
@@ -23,7 +23,6 @@ def train(refused, target, tmp_path, *more, arg='smoke', **kwargs):
     '--config.drafter.options.mask_token_id=3',
     '--config.data.num_rows=8',
     *more,
-    **kwargs,
   )
 
 
@@ -44,8 +43,7 @@ def train(refused, target, tmp_path, *more, arg='smoke', **kwargs):
   ],
 )
 def test_config_key_is_refused(refused, target, tmp_path, word, said):
-  keeps = ('run', 'run/config.json') if 'build' in word else ()
-  assert said in train(refused, target, tmp_path, word, keeps=keeps)
+  assert said in train(refused, target, tmp_path, word)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +120,5 @@ def test_store_of_other_documents(refused, target, tmp_path):
   )
   assert code == 0
   tiny.write_answers(answers, count=30)
-  # The run's config is written before the store is opened.
-  said = train(
-    refused, target, tmp_path, *words, keeps=('run', 'run/config.json')
-  )
+  said = train(refused, target, tmp_path, *words)
   assert 'other documents' in said and str(tmp_path / 'taps') in said
