@@ -6,7 +6,19 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-  """A problem size; `lengths` also says how many rows there are."""
+  """A problem size.
+
+  Attributes:
+    name: what it stands for.
+    lengths: cached tokens of each row; also says how many rows there are.
+    num_nodes: nodes of every row.
+    live_nodes: live nodes of each row; None means all.
+    shape: 'chain', 'block', 'tree' (random), or 'branches' (cascade attention:
+      chains of equal length behind one shared prefix).
+    num_branches: of the shape 'branches'.
+    window: sliding window in tokens; None means none.
+    has_sinks: whether heads have sinks.
+  """
 
   name: str
   lengths: tuple[int, ...]
@@ -17,7 +29,11 @@ class Case:
   page_size: int = 32
   pages_per_row: int = 8
   num_layers: int = 2
+  live_nodes: tuple[int, ...] | None = None
   shape: str = 'chain'
+  num_branches: int = 1
+  window: int | None = None
+  has_sinks: bool = False
 
 
 CASES = (
@@ -46,6 +62,16 @@ CASES = (
     head_width=64,
   ),
   Case(
+    name='one_row_long',
+    lengths=(500, 3, 0, 17),
+    num_nodes=4,
+    num_heads=8,
+    num_kv_heads=2,
+    head_width=128,
+    pages_per_row=16,
+    shape='tree',
+  ),
+  Case(
     name='block_ragged',
     lengths=(5, 130),
     num_nodes=16,
@@ -65,14 +91,87 @@ CASES = (
     shape='tree',
   ),
   Case(
+    name='tree_of_128',
+    lengths=(40, 129),
+    num_nodes=128,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=64,
+    shape='tree',
+  ),
+  Case(
+    name='unequal_depth',
+    lengths=(70, 0, 33, 128),
+    num_nodes=40,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=64,
+    live_nodes=(1, 40, 7, 33),
+    shape='tree',
+  ),
+  Case(
+    name='widest_head',
+    lengths=(50, 97),
+    num_nodes=3,
+    num_heads=2,
+    num_kv_heads=1,
+    head_width=256,
+    shape='tree',
+  ),
+  Case(
     name='odd_page_count',
     lengths=(66, 7),
     num_nodes=3,
     num_heads=4,
     num_kv_heads=1,
-    head_width=8,
+    head_width=80,
     page_size=24,
     pages_per_row=3,
     shape='tree',
+  ),
+  Case(
+    name='cascade',
+    lengths=(100, 9),
+    num_nodes=33,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=64,
+    shape='branches',
+    num_branches=4,
+  ),
+  Case(
+    name='window',
+    lengths=(10, 15, 16, 17, 40, 200),
+    num_nodes=9,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=64,
+    page_size=16,
+    pages_per_row=16,
+    shape='tree',
+    window=16,
+  ),
+  Case(
+    name='window_shorter_than_the_draft',
+    lengths=(0, 5, 31),
+    num_nodes=12,
+    num_heads=2,
+    num_kv_heads=2,
+    head_width=64,
+    page_size=16,
+    window=4,
+  ),
+  Case(
+    name='window_and_sinks',
+    lengths=(0, 63, 130),
+    num_nodes=8,
+    num_heads=8,
+    num_kv_heads=2,
+    head_width=64,
+    page_size=16,
+    pages_per_row=16,
+    shape='tree',
+    window=64,
+    has_sinks=True,
   ),
 )

@@ -1,134 +1,192 @@
 # SPDX-License-Identifier: MIT
 """One suite over implementations and cases, against plain numpy softmax."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jspec import tree
-from jspec.kernels.block_tree_attention import api, cases
+from jspec.kernels.block_tree_attention import api, cases, check
+from tests.kernels import attention_problem
+
+BY_NAME = {case.name: case for case in cases.CASES}
+# The Pallas kernels have files of their own: they run in an interpreter here.
+HERE = ('reference', 'xla')
 
 
-def make_problem(case, seed=0):
-  rng = np.random.default_rng(seed)
-  rows = len(case.lengths)
-  num_pages = rows * case.pages_per_row + 3
-  pool = (
-    case.num_layers,
-    num_pages,
-    case.num_kv_heads,
-    case.page_size,
-    case.head_width,
+def run(arrays, named, implementation):
+  static = {name: named[name] for name in ('window',)}
+  rest = {name: value for name, value in named.items() if name != 'window'}
+  function = jax.jit(
+    functools.partial(
+      api.block_tree_attention, implementation=implementation, **static
+    )
   )
-  page_ids = rng.permutation(num_pages)[: rows * case.pages_per_row]
-  page_ids = page_ids.reshape(rows, case.pages_per_row).astype(np.int32)
-  lengths = np.array(case.lengths, np.int32)
-  k_pages = rng.normal(size=pool).astype(np.float32)
-  v_pages = rng.normal(size=pool).astype(np.float32)
-  for row in range(rows):
-    for position in range(case.pages_per_row * case.page_size):
-      if position >= lengths[row]:
-        slot = position // case.page_size, position % case.page_size
-        k_pages[:, page_ids[row, slot[0]], :, slot[1]] = np.nan
-        v_pages[:, page_ids[row, slot[0]], :, slot[1]] = np.nan
-    live = -(-lengths[row] // case.page_size)
-    page_ids[row, live:] = -1
-
-  def nodes(heads):
-    shape = (rows, case.num_nodes, heads, case.head_width)
-    return rng.normal(size=shape).astype(np.float32)
-
-  if case.shape == 'block':
-    words = tree.block_words(rows, case.num_nodes)
-  else:
-    parents = np.arange(-1, case.num_nodes - 1)[None].repeat(rows, 0)
-    if case.shape == 'tree':
-      for node in range(1, case.num_nodes):
-        parents[:, node] = rng.integers(0, node, rows)
-    words = tree.ancestor_words(jnp.asarray(parents, jnp.int32))
-  arrays = (
-    nodes(case.num_heads),
-    nodes(case.num_kv_heads),
-    nodes(case.num_kv_heads),
-    k_pages,
-    v_pages,
-  )
-  named = dict(
-    layer=jnp.int32(1),
-    page_ids=jnp.asarray(page_ids),
-    lengths=jnp.asarray(lengths),
-    ancestors=words,
-  )
-  return tuple(map(jnp.asarray, arrays)), named
-
-
-def naive(arrays, named):
-  """Softmax attention written node by node."""
-  q, k, v, k_pages, v_pages = map(np.asarray, arrays)
-  words, page_ids = (
-    np.asarray(named['ancestors']),
-    np.asarray(named['page_ids']),
-  )
-  page_size = k_pages.shape[3]
-  out = np.zeros_like(q)
-  groups = q.shape[2] // k.shape[2]
-  for row, length in enumerate(np.asarray(named['lengths'])):
-    where = [
-      (page_ids[row, p // page_size], p % page_size) for p in range(length)
-    ]
-    for node in range(q.shape[1]):
-      seen = [
-        j
-        for j in range(q.shape[1])
-        if words[row, node, j // 32] >> (j % 32) & 1
-      ]
-      for head in range(q.shape[2]):
-        kv = head // groups
-        keys = [k_pages[1, p, kv, r] for p, r in where]
-        values = [v_pages[1, p, kv, r] for p, r in where]
-        keys = np.stack(keys + [k[row, j, kv] for j in seen])
-        values = np.stack(values + [v[row, j, kv] for j in seen])
-        scores = keys @ q[row, node, head] / np.sqrt(q.shape[-1])
-        weights = np.exp(scores - scores.max())
-        out[row, node, head] = weights @ values / weights.sum()
-  return out
+  return function(*arrays, **rest)
 
 
 @pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize('implementation', sorted(api.IMPLEMENTATIONS))
+@pytest.mark.parametrize('implementation', HERE)
 def test_equals_naive_softmax(case, implementation):
-  arrays, named = make_problem(case)
-  run = jax.jit(
-    lambda arrays, named: api.block_tree_attention(
-      *arrays, **named, implementation=implementation
-    )
-  )
+  arrays, named = attention_problem.make(case)
   np.testing.assert_allclose(
-    run(arrays, named), naive(arrays, named), atol=2e-5
+    run(arrays, named, implementation),
+    attention_problem.naive(arrays, named),
+    atol=1e-5,
   )
 
 
-@pytest.mark.parametrize('implementation', sorted(api.IMPLEMENTATIONS))
+@pytest.mark.parametrize('implementation', HERE)
+def test_bfloat16_is_as_close_as_its_rounding(implementation):
+  arrays, named = attention_problem.make(
+    BY_NAME['window_and_sinks'], dtype=jnp.bfloat16
+  )
+  got = run(arrays, named, implementation)
+  assert got.dtype == jnp.bfloat16
+  want = attention_problem.naive(arrays, named)
+  np.testing.assert_allclose(got.astype(jnp.float32), want, atol=3e-2)
+
+
+@pytest.mark.parametrize('implementation', HERE)
 def test_a_node_outside_the_ancestors_has_no_influence(implementation):
-  arrays, named = make_problem(cases.CASES[2])
+  arrays, named = attention_problem.make(BY_NAME['chain_ragged'])
   q, k, v, *pools = arrays
-  changed = api.block_tree_attention(
-    q,
-    k.at[:, 5].add(1.0),
-    v.at[:, 5].add(1.0),
-    *pools,
-    **named,
-    implementation=implementation,
-  )
-  before = api.block_tree_attention(
-    *arrays, **named, implementation=implementation
+  before = run(arrays, named, implementation)
+  changed = run(
+    (q, k.at[:, 5].add(1.0), v.at[:, 5].add(1.0), *pools),
+    named,
+    implementation,
   )
   np.testing.assert_array_equal(changed[:, :5], before[:, :5])
   assert np.abs(changed[:, 5:] - before[:, 5:]).min() > 0
 
 
-def test_named_implementation_that_does_not_exist_is_refused():
-  arrays, named = make_problem(cases.CASES[0])
+@pytest.mark.parametrize('implementation', HERE)
+@pytest.mark.parametrize('num_nodes', [1, 2, 7, 32, 33, 65, 128])
+def test_a_tree_row_equals_the_chain_of_its_path(num_nodes, implementation):
+  """What a leaf sees in a tree is what it sees in the chain to it."""
+  case = cases.Case(
+    name='',
+    lengths=(37, 5),
+    num_nodes=num_nodes,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=64,
+    shape='tree',
+  )
+  arrays, named = attention_problem.make(case)
+  tree_out = run(arrays, named, implementation)
+  words = np.asarray(named['ancestors'])
+  for row in range(2):
+    path = [
+      j
+      for j in range(num_nodes)
+      if words[row, num_nodes - 1, j // 32] >> (j % 32) & 1
+    ]
+    q, k, v, *pools = arrays
+    chain = dict(
+      named,
+      page_ids=named['page_ids'][row : row + 1],
+      lengths=named['lengths'][row : row + 1],
+      ancestors=tree.chain_words(1, len(path)),
+      depths=None,
+    )
+    picked = [x[row : row + 1, np.array(path)] for x in (q, k, v)]
+    out = run((*picked, *pools), chain, implementation)
+    np.testing.assert_allclose(tree_out[row, path], out[0], atol=1e-5)
+
+
+@pytest.mark.parametrize('implementation', HERE)
+def test_cascade_equals_the_expanded_problem(implementation):
+  """Branches over one shared prefix are rows that each have the prefix."""
+  case = BY_NAME['cascade']
+  arrays, named = attention_problem.make(case)
+  shared = run(arrays, named, implementation)
+  branch_len = (case.num_nodes - 1) // case.num_branches
+  q, k, v, *pools = arrays
+  for branch in range(case.num_branches):
+    nodes = [0, *range(1 + branch * branch_len, 1 + (branch + 1) * branch_len)]
+    picked = [x[:, np.array(nodes)] for x in (q, k, v)]
+    expanded = dict(
+      named, ancestors=tree.chain_words(2, len(nodes)), depths=None
+    )
+    out = run((*picked, *pools), expanded, implementation)
+    np.testing.assert_allclose(shared[:, nodes], out, atol=1e-5)
+
+
+@pytest.mark.parametrize('implementation', HERE)
+@pytest.mark.parametrize('name', ['unequal_depth', 'window_and_sinks'])
+def test_packed_rows_equal_rows(name, implementation):
+  case = BY_NAME[name]
+  arrays, named = attention_problem.make(case)
+  counts = case.live_nodes or (3, 8, 1)
+  named['num_nodes'] = jnp.asarray(counts, jnp.int32)
+  want = run(arrays, named, implementation)
+  starts = np.concatenate([[0], np.cumsum(counts)])
+  num_tokens = int(starts[-1]) + 5  # Padding behind the last row.
+
+  def tokens(x):
+    live = [np.asarray(x[row, :count]) for row, count in enumerate(counts)]
+    garbage = np.full((5, *x.shape[2:]), 7, x.dtype)
+    return jnp.asarray(np.concatenate([*live, garbage]))
+
+  q, k, v, *pools = arrays
+  extra = dict(
+    layer=named['layer'],
+    page_ids=named['page_ids'],
+    lengths=named['lengths'],
+    window=named['window'],
+    sinks=named['sinks'],
+    implementation=implementation,
+  )
+  got = api.packed(
+    *map(tokens, (q, k, v)),
+    *pools,
+    starts=jnp.asarray(starts, jnp.int32),
+    max_nodes=case.num_nodes,
+    ancestors=tokens(named['ancestors']),
+    depths=tokens(named['depths']),
+    **extra,
+  )
+  assert got.shape[0] == num_tokens
+  for row, count in enumerate(counts):
+    np.testing.assert_allclose(
+      got[starts[row] : starts[row + 1]], want[row, :count], atol=1e-6
+    )
+  np.testing.assert_array_equal(got[starts[-1] :], 0)
+
+
+def test_an_implementation_that_does_not_exist_is_refused():
+  arrays, named = attention_problem.make(BY_NAME['plain_one_row'])
   with pytest.raises(ValueError, match='choose from'):
     api.block_tree_attention(*arrays, **named, implementation='cuda')
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (dict(window=0), 'whole number from 1'),
+    (dict(depths=None), 'a window needs depths'),
+    (dict(q=jnp.zeros((6, 9, 5, 64))), '5 query heads do not divide among 2'),
+    (dict(q=jnp.zeros((6, 9, 4, 64), jnp.int8)), 'q is int8; cast it'),
+    (dict(q=jnp.zeros((6, 9, 4, 512))), '512 wide; at most 256'),
+    (dict(q=jnp.zeros((6, 2000, 4, 64))), '2000 nodes in a row; at most 1024'),
+    (dict(k=jnp.zeros((6, 8, 2, 64))), r'k has shape \(6, 8, 2, 64\)'),
+    (dict(lengths=jnp.zeros(5, jnp.int32)), r'lengths has shape \(5,\)'),
+    (
+      dict(ancestors=jnp.zeros((6, 9, 1), jnp.int32)),
+      'pack them as uint32',
+    ),
+  ],
+)
+def test_bad_input_is_refused_before_anything_compiles(changes, message):
+  # Called itself: under test, the annotations of the API would refuse first.
+  arrays, named = attention_problem.make(BY_NAME['window'])
+  names = ('q', 'k', 'v', 'k_pages', 'v_pages')
+  good = dict(zip(names, arrays, strict=True), **named)
+  check.check(**good)
+  with pytest.raises(ValueError, match=message):
+    check.check(**(good | changes))
