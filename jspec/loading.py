@@ -2,15 +2,18 @@
 """Turns what a user names on the command line into targets and drafters.
 
   target    smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME
-  drafter   none | ngram | shipped | DIR | module:attr
+  drafter   none | ngram | shipped | DIR | module:attr, then ,option=value ...
 
 A DIR for a drafter is an exported checkpoint or the workdir of a training run.
+Options of a drafter follow its name, as in `shipped,tree_size=16`.
 Whatever does not resolve is an error that lists the choices.
 """
 
+import ast
 import dataclasses
 import hashlib
 import importlib
+import inspect
 import json
 import pathlib
 import sys
@@ -91,23 +94,27 @@ def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
   """Loads a drafter for a target; 'none' gives None.
 
   Raises:
-    errors.UserError: unknown name, or a checkpoint for another target.
+    errors.UserError: unknown name or option, or a checkpoint for another
+      target.
   """
-  if spec == 'none':
+  name, options = _options(spec)
+  if name == 'none':
+    if options:
+      raise errors.UserError(f'drafter {spec!r}: none has no options')
     return None
-  if spec == 'ngram':
-    from jspec.drafters import ngram  # A drafter's code loads when it is used.
-
-    return ngram.NGram()
-  if spec == 'shipped':
-    return _shipped(target)
-  path = pathlib.Path(spec).expanduser()
-  if spec and path.is_dir():
-    return _drafter_folder(path, target)
-  module, colon, attribute = spec.partition(':')
+  if name == 'ngram':
+    return _ngram(options)
+  path = pathlib.Path(name).expanduser()
+  if name == 'shipped' or (name and path.is_dir()):
+    drafter = (
+      _shipped(target) if name == 'shipped' else _drafter_folder(path, target)
+    )
+    drafter.set_options(**options)
+    return drafter
+  module, colon, attribute = name.partition(':')
   if colon and module and attribute:
-    return _plugged_in(module, attribute, target)
-  raise errors.UserError(f'unknown drafter {spec!r}; use {DRAFTERS}')
+    return _plugged_in(module, attribute, target, options)
+  raise errors.UserError(f'unknown drafter {name!r}; use {DRAFTERS}')
 
 
 def fingerprint(
@@ -221,6 +228,35 @@ def _download(name: str) -> pathlib.Path:
   return pathlib.Path(folder)
 
 
+def _options(spec: str) -> tuple[str, dict[str, Any]]:
+  """Splits `name,key=value,...`; values are Python literals, else text."""
+  name, *pairs = spec.split(',')
+  options = {}
+  for pair in pairs:
+    key, equals, text = pair.partition('=')
+    if not (equals and key.isidentifier()) or key in options:
+      raise errors.UserError(
+        f'drafter {spec!r}: cannot read option {pair!r}; write each once, as'
+        ' key=value'
+      )
+    try:
+      options[key] = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+      options[key] = text
+  return name, options
+
+
+def _ngram(options: dict[str, Any]) -> Drafter:
+  from jspec.drafters import ngram  # A drafter's code loads when it is used.
+
+  unknown = options.keys() - {'num_draft_tokens'}
+  if unknown:
+    raise errors.UserError(
+      f'{min(unknown)}: no option of ngram; there is num_draft_tokens'
+    )
+  return ngram.NGram(**options)
+
+
 def _shipped(target: LoadedTarget) -> Drafter:
   folder = pathlib.Path(__file__).parent / 'assets' / f'dflash_{embedded.NAME}'
   if not folder.is_dir():
@@ -255,7 +291,9 @@ def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
   return drafter
 
 
-def _plugged_in(module: str, attribute: str, target: LoadedTarget) -> Drafter:
+def _plugged_in(
+  module: str, attribute: str, target: LoadedTarget, options: dict[str, Any]
+) -> Drafter:
   try:
     make = getattr(importlib.import_module(module), attribute)
   except (ImportError, AttributeError) as error:
@@ -268,7 +306,14 @@ def _plugged_in(module: str, attribute: str, target: LoadedTarget) -> Drafter:
       f'drafter {module}:{attribute} is not callable; name a function that'
       ' takes the target model'
     )
-  return make(target.model)
+  try:
+    inspect.signature(make).bind(target.model, **options)
+  except TypeError as error:
+    raise errors.UserError(
+      f'drafter {module}:{attribute} does not take (target, '
+      f'{", ".join(options)}): {error}'
+    ) from error
+  return make(target.model, **options)
 
 
 class _Bar:

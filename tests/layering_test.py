@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 _BASE = {'errors', 'typing'}
 _VALUES = _BASE | {'kernels', 'tree', 'cache'}
 _MODEL = _VALUES | {'nn'}
-_TRAINED = _MODEL | {'targets', 'checkpoints', 'drafters'}
+_TRAINED = _MODEL | {'targets', 'checkpoints', 'drafters', 'trees'}
 _OUTPUT = {'metrics', 'provenance'}
 _LOADED = _TRAINED | {'text', 'data', 'decode', 'loading'}
 _EVERYTHING = _LOADED | _OUTPUT | {'config', 'conversation'}
@@ -33,9 +33,10 @@ ALLOWED = {
   'tree': _BASE,
   'cache': _BASE | {'kernels', 'tree'},
   'nn': _VALUES,
+  'trees': _BASE | {'tree'},
   'targets': _MODEL | {'checkpoints'},
   'checkpoints': _BASE,
-  'drafters': _MODEL | {'targets', 'checkpoints'},
+  'drafters': _MODEL | {'targets', 'checkpoints', 'trees'},
   'decode': _TRAINED,
   'text': _BASE,
   'data': _BASE | {'text'},
@@ -58,6 +59,7 @@ OUTSIDE = {
   'config': {'ml_collections'},
   'kernels': {'jax', 'jaxtyping', 'numpy'},
   'tree': {'jax', 'jaxtyping', 'numpy'},
+  'trees': {'jax', 'jaxtyping', 'numpy'},
   'cache': {'jax', 'jaxtyping', 'numpy'},
   'cli': set(),
   'programs': set(),

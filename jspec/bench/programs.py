@@ -64,7 +64,7 @@ def rounds_program(model: Any, drafter: Any, context: int) -> tuple[Any, float]:
   began = time.perf_counter()
   compiled = (
     jax.jit(
-      functools.partial(round_lib.run_rounds, sample_drafts=False),
+      functools.partial(round_lib.run_rounds, rule='walk'),
       donate_argnums=2,
     )
     .lower(model, drafter, state, *args)

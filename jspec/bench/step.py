@@ -22,7 +22,8 @@ import numpy as np
 
 from jspec import tree
 from jspec.bench import programs, timing
-from jspec.decode import sampling, verify_chain
+from jspec.decode import sampling
+from jspec.decode.verify import api as verify
 from jspec.nn import stack
 
 SAMPLERS = {
@@ -188,7 +189,7 @@ def _verify_ms(model, rows, nodes, context, repeats):
         num_nodes=jnp.full((rows,), nodes, jnp.int32),
         confidence=jnp.ones((rows, nodes)),
       )
-      accepted = verify_chain.accept(
+      accepted = verify.accept(
         model.logits(scored.hidden), draft, params, cache.table.lengths
       )
       return tokens + (accepted.tokens > 10**8)

@@ -21,9 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import errors
+from jspec import errors, tree
 from jspec.decode import prefill, sampling
 from jspec.decode import round as round_lib
+from jspec.decode.verify import api as verify
 
 PREFILL_CHUNKS = (16, 64, 256)
 NUM_STOP_IDS = 8
@@ -37,7 +38,7 @@ class Output:
     tokens: emitted tokens, the stop id included if one ended the answer.
     finish_reason: 'stop' or 'length'.
     num_rounds: rounds it took; len(tokens) / num_rounds is tokens_per_round.
-    num_drafted: drafts verified at each depth.
+    num_drafted: draft nodes verified at each depth.
     num_accepted: drafts accepted and emitted at each depth, no bonus.
   """
 
@@ -69,7 +70,7 @@ class Decoder:
     max_len: int | None = None,
     page_size: int = 32,
     num_rounds: int = 8,
-    sample_drafts: bool = False,
+    rule: str = verify.WALK,
   ):
     """Compiles every program.
 
@@ -81,10 +82,12 @@ class Decoder:
         target's own limit.
       page_size: cached tokens in a page.
       num_rounds: rounds between two looks of the host.
-      sample_drafts: sample drafts and verify by R2 instead of R1.
+      rule: how drafts are verified (`verify.api`). The default keeps the
+        tokens of plain decoding; the others sample drafts and keep its law.
 
     Raises:
-      UserError: `max_len` exceeds the target's context.
+      UserError: `max_len` exceeds the target's context, a draft has more nodes
+        than a round verifies, or the rule is not for such drafts.
     """
     self.max_len = target.max_len if max_len is None else max_len
     if self.max_len > target.max_len:
@@ -92,6 +95,8 @@ class Decoder:
         f"max_len={max_len} exceeds the target's context of "
         f'{target.max_len} tokens; lower it'
       )
+    if drafter is not None:
+      tree.check_size(drafter.num_draft_tokens + 1)
     self.timing = Timing()
     self._target, self._drafter = target, drafter
     self._num_rows, self._num_rounds = num_rows, num_rounds
@@ -107,10 +112,10 @@ class Decoder:
     # Float32 must mean float32, or one node and several round differently by
     # more than a tie; TPUs and GPUs multiply in less by default.
     with jax.default_matmul_precision('highest'):
-      self._compile(self._state, sample_drafts)
+      self._compile(self._state, rule)
     self.timing.compile_s = time.perf_counter() - began
 
-  def _compile(self, state, sample_drafts):
+  def _compile(self, state, rule):
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     flag = jax.ShapeDtypeStruct((), jnp.bool_)
     request = sampling.stack([sampling.SamplingParams()])
@@ -150,7 +155,7 @@ class Decoder:
       if chunk == PREFILL_CHUNKS[0] or chunk <= self.max_len
     }
     self._rounds = compiled(
-      functools.partial(round_lib.run_rounds, sample_drafts=sample_drafts),
+      functools.partial(round_lib.run_rounds, rule=rule),
       2,
       target,
       drafter,

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from jspec import tree
 from jspec.cache import paged
-from jspec.decode import keys, sampling, verify_chain
+from jspec.decode import keys, sampling
+from jspec.decode.verify import api as verify
 from jspec.drafters import base
 from jspec.typing import Array, Bool, Int, PyTree
 
@@ -30,7 +31,8 @@ class Stats:
 
   Attributes:
     num_rounds: rounds a row took part in.
-    num_drafted: drafts verified at each depth (first draft: column 0).
+    num_drafted: draft nodes verified at each depth (first draft: column 0); of
+      a tree all of them, so its columns may grow by more than 1 a round.
     num_accepted: drafts accepted and emitted at each depth; no bonus.
   """
 
@@ -116,23 +118,21 @@ def init_state(
   )
 
 
-def run_round(target, drafter, state: State, *, sample_drafts: bool) -> State:
+def run_round(target, drafter, state: State, *, rule: str) -> State:
   """Proposes, scores, accepts, stops and commits once, for every row.
 
-  With `sample_drafts` the drafter samples at each row's temperature and rule R2
-  applies (same law as plain decoding); else drafts are deterministic and rule
-  R1 applies (same tokens as plain decoding with the same seed).
+  Args:
+    target: the model.
+    drafter: who drafts; None decodes plainly.
+    state: all rows.
+    rule: how drafts are verified, see `verify.api`. Under `walk` they are
+      deterministic and the tokens are those of plain decoding with the same
+      seed; under the others they are sampled at each row's temperature and the
+      law is that of plain decoding.
   """
   table = state.cache.table
-  draft = _propose(drafter, state, sample_drafts)
-  # A row that may emit r more tokens needs r nodes at most (the last one's
-  # sample is the r-th token); this also keeps drafts inside the context. Rows
-  # that are finished need none, and must not make the others' round larger.
-  draft = dataclasses.replace(
-    draft,
-    num_nodes=jnp.minimum(draft.num_nodes, jnp.maximum(state.remaining, 1)),
-  )
-  scored, accepted = _verify(target, drafter, state, draft)
+  draft = _fit(_propose(drafter, state, rule), state.remaining)
+  scored, accepted = _verify(target, drafter, state, draft, rule)
   num_committed, is_stopped = _truncate(
     accepted.tokens,
     accepted.num_accepted + 1,
@@ -177,7 +177,7 @@ def run_rounds(
   num_rounds: Int[Array, ''],
   wants_rows: Bool[Array, ''],
   *,
-  sample_drafts: bool,
+  rule: str,
 ) -> State:
   """Runs up to `num_rounds` rounds; ends early when nothing is left to do.
 
@@ -194,7 +194,7 @@ def run_rounds(
 
   def body(carry):
     i, state = carry
-    return i + 1, run_round(target, drafter, state, sample_drafts=sample_drafts)
+    return i + 1, run_round(target, drafter, state, rule=rule)
 
   return jax.lax.while_loop(go_on, body, (jnp.zeros((), jnp.int32), state))[1]
 
@@ -208,7 +208,25 @@ def node_budgets(num_nodes: int) -> tuple[int, ...]:
   return (1,) if num_nodes == 1 else (1, num_nodes)
 
 
-def _verify(target, drafter, state, draft):
+def _fit(draft, remaining):
+  """Cuts drafts to what a row may still emit.
+
+  A row that may emit r more tokens never keeps a node of depth r or more (the
+  last node's sample is the r-th token), so nodes behind the last shallower one
+  are not scored; accepted paths stay inside the context because what a round
+  emits is cut to r. Rows that are finished need the anchor only, and must not
+  make the others' round larger.
+  """
+  depth = tree.depths(draft.parents)
+  node = jnp.arange(1, depth.shape[1] + 1, dtype=jnp.int32)
+  is_useful = depth < jnp.maximum(remaining, 1)[:, None]
+  num_useful = jnp.max(jnp.where(is_useful, node, 1), axis=1)
+  return dataclasses.replace(
+    draft, num_nodes=jnp.minimum(draft.num_nodes, num_useful)
+  )
+
+
+def _verify(target, drafter, state, draft, rule):
   """Scores as many nodes as some row has, and decides what is kept.
 
   The branches read the cache and never write it: a branch that carried it would
@@ -229,8 +247,8 @@ def _verify(target, drafter, state, draft):
       state.cache,
       taps,
     )
-    accepted = verify_chain.accept(
-      target.logits(scored.hidden), cut, state.sampling, table.lengths
+    accepted = verify.accept(
+      target.logits(scored.hidden), cut, state.sampling, table.lengths, rule
     )
     return (
       dataclasses.replace(
@@ -263,11 +281,11 @@ def _pad(x, axis, size):
   return jnp.pad(x, widths)
 
 
-def _propose(drafter, state, sample_drafts):
+def _propose(drafter, state, rule):
   if drafter is None:
     return tree.plain(state.anchor)
   table = state.cache.table
-  if not sample_drafts:
+  if rule == verify.WALK:
     return drafter.propose(state.drafter, table, state.anchor, None, None)
   draft_keys = keys.row_keys(state.sampling.seeds, table.lengths, keys.DRAFT)
   return drafter.propose(
@@ -314,7 +332,10 @@ def _count(state, draft, num_accepted, num_committed):
   is_active = (num_committed > 0)[:, None]
   depth = jnp.arange(stats.num_drafted.shape[1])
   emitted = jnp.minimum(num_accepted, num_committed)[:, None]
-  drafted = is_active & (depth < draft.num_nodes[:, None] - 1)
+  node = jnp.arange(draft.tokens.shape[1])
+  is_live = is_active & (node < draft.num_nodes[:, None])
+  is_at = tree.depths(draft.parents)[:, :, None] == depth + 1
+  drafted = jnp.sum(is_live[:, :, None] & is_at, axis=1, dtype=jnp.int32)
   accepted = is_active & (depth < emitted)
   return Stats(
     stats.num_rounds + is_active[:, 0],

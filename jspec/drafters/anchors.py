@@ -97,17 +97,9 @@ def label_run(
   return index, jnp.cumprod(exists, axis=-1).astype(bool)
 
 
-def visible_context(
-  anchors: Anchors, segments: Int[Array, 'B S']
-) -> Bool[Array, 'B A S']:
-  """Context rows strictly before the anchor, in its own document.
-
-  The anchor's own row is not visible: in decoding the target has not run it.
-  """
-  before = jnp.arange(segments.shape[1]) < anchors.index[..., None]
-  own = jnp.take_along_axis(segments, anchors.index, axis=1)
-  same = segments[:, None, :] == own[..., None]
-  return before & same & anchors.keep[..., None]
+def rows(anchors: Anchors) -> Int[Array, 'B A']:
+  """The anchors as attention takes them: -1 where there is none."""
+  return jnp.where(anchors.keep, anchors.index, -1)
 
 
 def gather(values: Array, index: Int[Array, 'B A G']) -> Array:

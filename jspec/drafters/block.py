@@ -28,8 +28,9 @@ from flax import nnx
 from jspec import tree
 from jspec.cache import paged
 from jspec.kernels.block_tree_attention import api as block_tree_attention
+from jspec.kernels.draft_block_attention import api as draft_block_attention
 from jspec.nn import layers, rope, stack
-from jspec.typing import Array, Bool, Float, Int, Key
+from jspec.typing import Array, Float, Int, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,8 @@ class Block(nnx.Module):
     positions: Int[Array, 'B A T'],
     context: Float[Array, 'B S D'],
     context_positions: Int[Array, 'B S'],
-    visible: Bool[Array, 'B A S'],
+    anchors: Int[Array, 'B A'],
+    segments: Int[Array, 'B S'],
   ) -> Float[Array, 'B A T D']:
     """Runs all blocks of a sequence at once.
 
@@ -157,7 +159,9 @@ class Block(nnx.Module):
       positions: position of each slot.
       context: fused context, one row a token.
       context_positions: position of each token.
-      visible: context rows a block may see (all of them before its anchor).
+      anchors: row of each anchor, negative where there is no block; a block
+        sees the rows before it in its own document.
+      segments: document of each token, 0 for padding.
     """
     config = self.config
     rows, num_anchors, block_size, width = x.shape
@@ -170,11 +174,18 @@ class Block(nnx.Module):
       context_positions, config.rope, config.head_width
     )
 
+    def split(heads):
+      return heads.reshape(rows, num_anchors, block_size, -1, config.head_width)
+
     def body(x, layer):
       layer_k, layer_v = layer.rows(context, config, context_cos, context_sin)
 
       def attend(q, k, v):
-        return _attend_blocks(q, k, v, layer_k, layer_v, visible)
+        blocks = (split(heads) for heads in (q, k, v))
+        mixed = draft_block_attention.draft_block_attention(
+          *blocks, layer_k, layer_v, anchors=anchors, segments=segments
+        )
+        return mixed.reshape(q.shape)
 
       return layer(x, config, cos, sin, attend), None
 
@@ -214,46 +225,3 @@ class Block(nnx.Module):
       return stack.apply(self.layers, index, run, x, index)
 
     return jax.lax.fori_loop(0, config.num_layers, body, x)
-
-
-def _attend_blocks(q, k, v, context_k, context_v, visible):
-  """Softmax over context and own block, merged without concatenating them.
-
-  q [B A*T N H], k and v [B A*T K H], context_k and context_v [B S K H],
-  visible [B A S] -> [B A*T N H].
-  """
-  rows, num_anchors, context_len = visible.shape
-  num_kv_heads, width = k.shape[-2:]
-  block_size = q.shape[1] // num_anchors
-
-  def folded(heads, num_groups):
-    """[B A*T K*G H] -> [B K A T*G H]: one batched matmul per kv head."""
-    shape = (rows, num_anchors, block_size, num_kv_heads, num_groups, width)
-    heads = heads.reshape(shape).transpose(0, 3, 1, 2, 4, 5)
-    return heads.reshape(rows, num_kv_heads, num_anchors, -1, width)
-
-  groups = q.shape[2] // num_kv_heads
-  q = folded(q.astype(jnp.float32), groups) / math.sqrt(width)
-  k, v = folded(k, 1), folded(v, 1)
-
-  flat = q.reshape(rows, num_kv_heads, -1, width)
-  far = jnp.einsum('BKQH,BSKH->BKQS', flat, context_k)
-  far = far.reshape(*q.shape[:-1], context_len)
-  far = jnp.where(visible[:, None, :, None], far, -jnp.inf)
-  near = jnp.einsum('BKAQH,BKAUH->BKAQU', q, k)
-  # The own block is never masked, so the maximum is finite.
-  top = jnp.maximum(
-    jnp.max(far, axis=-1, keepdims=True), jnp.max(near, axis=-1, keepdims=True)
-  )
-  top = jax.lax.stop_gradient(top)
-  far, near = jnp.exp(far - top), jnp.exp(near - top)
-  total = jnp.sum(far, axis=-1) + jnp.sum(near, axis=-1)
-  far = far.reshape(rows, num_kv_heads, -1, context_len)
-  mixed = jnp.einsum('BKQS,BSKH->BKQH', far, context_v).reshape(q.shape)
-  mixed = mixed + jnp.einsum('BKAQU,BKAUH->BKAQH', near, v)
-  mixed = mixed / total[..., None]
-  shape = (rows, num_kv_heads, num_anchors, block_size, groups, width)
-  mixed = mixed.reshape(shape).transpose(0, 2, 3, 1, 4, 5)
-  return mixed.reshape(rows, num_anchors * block_size, -1, width).astype(
-    v.dtype
-  )

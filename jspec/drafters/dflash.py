@@ -13,7 +13,8 @@ between published checkpoints, so it is a field (`label_shift`):
   label_shift 1  a+1    a+2   a+3   a+4      block_size drafts
 
 In decoding the trained block is always fed whole, because its slots see each
-other; `num_draft_tokens` cuts the list of drafts.
+other; `num_draft_tokens` cuts the list of drafts. With `tree_size` the drafts
+are a tree over the slots' marginals (`trees.ddtree`), as deep as that list.
 
 State: the context's key and value rows, in pages under the target's page ids.
 """
@@ -41,7 +42,7 @@ class DFlashConfig:
     taps: 0-based target layers whose outputs make the context.
     mask_token_id: a row of the target's embedding that no text uses.
     block_size: slots fed, anchor included.
-    num_draft_tokens: drafts of a proposal.
+    num_draft_tokens: drafts of a proposal, or the depth of its tree.
     label_shift: 0 or 1, see above.
     draft_vocab_size: columns of the reduced head, None for the target's own.
     support: Q, tokens in the law of a sampled draft.
@@ -49,6 +50,7 @@ class DFlashConfig:
       sum of its survival probabilities) is withdrawn, since scoring the anchor
       alone is cheaper; 0 always drafts. It looks at marginals only, so it is
       lossless with sampled drafts too (non-anticipation).
+    tree_size: draft tokens of a tree; 0 drafts a chain.
   """
 
   width: int
@@ -70,6 +72,7 @@ class DFlashConfig:
   draft_vocab_size: int | None
   support: int = 32
   min_expected_accepted: float = 0.0
+  tree_size: int = 0
 
   def __post_init__(self):
     _need(4 <= self.block_size <= 32, 'block_size', self.block_size, '4..32')
@@ -79,6 +82,12 @@ class DFlashConfig:
       'num_draft_tokens',
       self.num_draft_tokens,
       f'1..{self.num_labels} (block_size - 1 + label_shift)',
+    )
+    _need(
+      0 <= self.tree_size < tree.MAX_NODES,
+      'tree_size',
+      self.tree_size,
+      f'0 (a chain) to {tree.MAX_NODES - 1}',
     )
     distinct = len(set(self.taps)) == len(self.taps) > 0
     in_range = all(0 <= tap < self.target_num_layers for tap in self.taps)
@@ -111,6 +120,10 @@ class DFlashConfig:
     """The shapes of the backbone."""
     names = [field.name for field in dataclasses.fields(block.BlockConfig)]
     return block.BlockConfig(**{name: getattr(self, name) for name in names})
+
+
+# Fields that say how to decode and that any checkpoint may be given anew.
+OPTIONS = ('num_draft_tokens', 'tree_size', 'support', 'min_expected_accepted')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,7 +179,7 @@ class DFlash(nnx.Module):
     self.config = config
     self.loss_config = loss_config
     self.taps = config.taps
-    self.num_draft_tokens = config.num_draft_tokens
+    self.num_draft_tokens = config.tree_size or config.num_draft_tokens
     self.embedding = borrowed.Frozen(arrays.embedding)
     self.head = borrowed.Frozen(arrays.head)
     self.draft_token_ids = (
@@ -185,6 +198,24 @@ class DFlash(nnx.Module):
     self.final_norm = nnx.Param(jnp.ones((config.width,)))
     self.block = block.Block(
       config.block, block.random_arrays(config.block, key_block)
+    )
+
+  def set_options(self, **options) -> None:
+    """Changes how it decodes: fields of `OPTIONS`.
+
+    Raises:
+      UserError: no such option, or a value that does not fit.
+    """
+    for name, value in options.items():
+      if name not in OPTIONS:
+        raise errors.UserError(
+          f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
+        )
+      kind = type(getattr(self.config, name))
+      _need(isinstance(value, (kind, int)), name, repr(value), kind.__name__)
+    self.config = dataclasses.replace(self.config, **options)
+    self.num_draft_tokens = (
+      self.config.tree_size or self.config.num_draft_tokens
     )
 
   # --- parts ---
@@ -239,7 +270,8 @@ class DFlash(nnx.Module):
       start[..., None] + jnp.arange(self.config.block_size),
       self.context(batch.taps),
       batch.positions,
-      anchors_lib.visible_context(anchors, batch.segments),
+      anchors_lib.rows(anchors),
+      batch.segments,
     )
     return self.predicting(x)
 
@@ -306,19 +338,20 @@ class DFlash(nnx.Module):
     temperature: Float[Array, 'B'] | None,
     keys: Key[Array, 'B'] | None,
   ) -> tree.Draft:
-    """Drafts a chain behind the anchor in one pass."""
+    """Drafts behind the anchor in one pass."""
+    config = self.config
     x = self.block.score(self.slots(anchor), state, table)
-    hidden = self.predicting(x)[:, : self.num_draft_tokens]
-    draft = pick.chain(
-      (hidden @ self.head[...]).astype(jnp.float32),
-      anchor,
-      self._draft_token_ids(),
-      temperature,
-      keys,
-      self.config.support,
-    )
-    survival = jnp.cumprod(draft.confidence[:, 1:], axis=1)
-    is_worth_it = jnp.sum(survival, axis=1) >= self.config.min_expected_accepted
+    hidden = self.predicting(x)[:, : config.num_draft_tokens]
+    logits = (hidden @ self.head[...]).astype(jnp.float32)
+    ids = self._draft_token_ids()
+    if config.tree_size:
+      draft = pick.best_tree(
+        logits, anchor, ids, config.tree_size, config.support
+      )
+    else:
+      draft = pick.chain(logits, anchor, ids, temperature, keys, config.support)
+    survival = tree.survival(draft)[:, 1:]
+    is_worth_it = jnp.sum(survival, axis=1) >= config.min_expected_accepted
     return dataclasses.replace(
       draft, num_nodes=jnp.where(is_worth_it, draft.num_nodes, 1)
     )

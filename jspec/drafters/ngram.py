@@ -31,9 +31,9 @@ class NGram(nnx.Module):
   """Copies what followed the last occurrence of the current n-gram."""
 
   def __init__(self, num_draft_tokens: int = 7):
-    if num_draft_tokens < 1:
+    if not isinstance(num_draft_tokens, int) or num_draft_tokens < 1:
       raise errors.UserError(
-        f'num_draft_tokens={num_draft_tokens}: expected at least 1'
+        f'num_draft_tokens={num_draft_tokens!r}: expected a whole number from 1'
       )
     self.taps = ()
     self.num_draft_tokens = num_draft_tokens

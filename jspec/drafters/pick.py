@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From the logits of parallel slots to a chain of draft tokens.
+"""From the logits of parallel slots to a chain or a tree of draft tokens.
 
 Without a temperature the drafts are the argmax of every slot (rule R1: they are
 a function of the prefix). With one they are drawn from the Q most probable
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jspec import tree
 from jspec.drafters import vocab
+from jspec.trees import candidates, ddtree
 from jspec.typing import Array, Float, Int, Key
 
 
@@ -35,8 +36,10 @@ def chain(
   else:
     columns, ids, probs = _draw(logits, temperature, keys, support)
     ids = vocab.to_target(ids, draft_token_ids)
-    nothing = ((0, 0), (1, 0), (0, 0))  # Entry 0, the anchor, is not drawn.
-    law = tree.SparseLaw(jnp.pad(ids, nothing), jnp.pad(probs, nothing))
+    nothing = ((0, 0), (0, 1), (0, 0))  # The last node has no child.
+    law = tree.SparseLaw(
+      jnp.pad(ids, nothing), jnp.pad(probs, nothing), draws='independent'
+    )
   tokens = vocab.to_target(columns, draft_token_ids).astype(anchor.dtype)
   return tree.Draft(
     tokens=jnp.concatenate([anchor[:, None], tokens], axis=1),
@@ -45,6 +48,22 @@ def chain(
     confidence=jnp.concatenate([jnp.ones((rows, 1)), confidence], axis=1),
     q=law,
   )
+
+
+def best_tree(
+  logits: Float[Array, 'B G Vd'],
+  anchor: Int[Array, 'B'],
+  draft_token_ids: Int[Array, 'Vd'] | None,
+  size: int,
+  support: int,
+) -> tree.Draft:
+  """The `size` most probable prefixes of the slots' marginals (DDTree).
+
+  A function of the committed prefix whatever the temperature.
+  """
+  best = candidates.top(logits, min(size, support))
+  best = best._replace(ids=vocab.to_target(best.ids, draft_token_ids))
+  return ddtree.build(best, anchor, size + 1)
 
 
 def _first_at(logits, top):

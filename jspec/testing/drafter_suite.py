@@ -200,18 +200,22 @@ def _check_draft(draft, text, drafter, target):
 
 
 def _check_law(draft, temperature):
-  law = draft.q
-  total = np.sum(law.probs[:, 1:], axis=-1)
-  np.testing.assert_allclose(total, 1, atol=1e-5)
-  is_drawn = law.ids == draft.tokens[..., None]
-  chance = np.sum(np.where(is_drawn, law.probs, 0), axis=-1)[:, 1:]
-  assert np.all(chance > 0), 'a token was drawn that its law excludes'
-  greedy = np.asarray(temperature) == 0
-  np.testing.assert_allclose(chance[greedy], 1)
-  for ids, probs in zip(
-    np.asarray(law.ids)[:, 1:].reshape(-1, law.ids.shape[-1]),
-    np.asarray(law.probs)[:, 1:].reshape(-1, law.probs.shape[-1]),
-    strict=True,
-  ):
-    live = ids[probs > 0]
-    assert len(set(live)) == len(live), 'a law names a token twice'
+  """Every drawn token has a chance in its parent's law, which is a law."""
+  all_ids, all_probs = np.asarray(draft.q.ids), np.asarray(draft.q.probs)
+  assert draft.q.draws in ('independent', 'without_replacement')
+  node = np.arange(draft.tokens.shape[1])
+  for row, parents in enumerate(np.asarray(draft.parents)):
+    is_live = (node > 0) & (node < draft.num_nodes[row])
+    for parent in set(parents[is_live].tolist()):
+      ids, probs = all_ids[row, parent], all_probs[row, parent]
+      np.testing.assert_allclose(probs.sum(), 1, atol=1e-5)
+      live = ids[probs > 0]
+      assert len(set(live)) == len(live), 'a law names a token twice'
+      siblings = np.asarray(draft.tokens[row])[is_live & (parents == parent)]
+      assert set(siblings) <= set(live), (
+        'a token was drawn that its law excludes'
+      )
+      if draft.q.draws == 'without_replacement':
+        assert len(set(siblings)) == len(siblings), 'a token was drawn twice'
+      if temperature[row] == 0:
+        np.testing.assert_allclose(probs.max(), 1)

@@ -60,8 +60,8 @@ def exact_law(target):
   return first[:, None] * second
 
 
-@functools.partial(jax.jit, static_argnames='sample_drafts')
-def pairs(target, drafter, empty, rows, start, *, sample_drafts):
+@functools.partial(jax.jit, static_argnames='rule')
+def pairs(target, drafter, empty, rows, start, *, rule):
   """Two tokens of every row behind `start`, and the accepted drafts."""
   state = dataclasses.replace(
     empty,
@@ -75,12 +75,12 @@ def pairs(target, drafter, empty, rows, start, *, sample_drafts):
     state,
     jnp.int32(2),
     jnp.bool_(False),
-    sample_drafts=sample_drafts,
+    rule=rule,
   )
   return state.output[:, :2], state.stats.num_accepted
 
 
-def draw(target, drafter, *, sample_drafts, num_batches=NUM_BATCHES):
+def draw(target, drafter, *, rule, num_batches=NUM_BATCHES):
   """Counts [V, V] of the first two tokens, and of accepted drafts."""
   empty = round_lib.init_state(
     target,
@@ -101,7 +101,7 @@ def draw(target, drafter, *, sample_drafts, num_batches=NUM_BATCHES):
       empty,
       dataclasses.replace(rows, seeds=seeds),
       start_id(),
-      sample_drafts=sample_drafts,
+      rule=rule,
     )
     np.add.at(counts, tuple(np.asarray(out).T), 1)
     accepted += int(num_accepted.sum())
@@ -132,7 +132,7 @@ def draft_law(law):
 
 @pytest.mark.slow
 def test_plain_decoding_has_the_exact_law(target):
-  counts, _ = draw(target, None, sample_drafts=False)
+  counts, _ = draw(target, None, rule='walk')
   assert counts.sum() == NUM_ROWS * NUM_BATCHES >= 20000
   assert p_value(counts, exact_law(target)) > ALPHA
 
@@ -140,19 +140,17 @@ def test_plain_decoding_has_the_exact_law(target):
 def test_sampled_drafts_keep_the_law_and_a_lie_does_not(target):
   law = exact_law(target)
   q = draft_law(law)
-  counts, accepted = draw(target, drafters.Sampled(q), sample_drafts=True)
+  counts, accepted = draw(target, drafters.Sampled(q), rule='token')
   assert accepted > NUM_ROWS  # drafts had a part in it
   assert p_value(counts, law) > ALPHA
   flat = (q + 1 / q.size) / 2
   liar = drafters.Sampled(q, claimed=flat)
-  counts, _ = draw(target, liar, sample_drafts=True, num_batches=1)
+  counts, _ = draw(target, liar, rule='token', num_batches=1)
   assert p_value(counts, law) < 1e-12
 
 
 @pytest.mark.slow
 def test_deterministic_drafts_keep_the_law(target):
-  counts, accepted = draw(
-    target, drafters.Known(target, 2), sample_drafts=False
-  )
+  counts, accepted = draw(target, drafters.Known(target, 2), rule='walk')
   assert accepted > 1000
   assert p_value(counts, exact_law(target)) > ALPHA

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from jspec import tree
-from jspec.decode import sampling, verify_chain
+from jspec.decode import sampling
+from jspec.decode.verify import accepted, chain, walk
 
 CELLS = 12
 VOCAB = 3
@@ -41,6 +42,15 @@ def target_law(p, length):
   for s in itertools.product(range(VOCAB), repeat=length):
     law[s] = float(np.prod([p[i][s[:i]][s[i]] for i in range(length)]))
   return law
+
+
+def either_rule(logits, draft, params, accept_uniforms, residual_uniforms):
+  """R2 where there is a law of the drafts, R1 where there is none."""
+  if draft.q is None:
+    return walk.accept_with(logits, draft, params, accept_uniforms)
+  return chain.accept_with(
+    logits, draft, params, accept_uniforms, residual_uniforms
+  )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -79,7 +89,7 @@ def enumerate_law(
     uniforms.append(u)
     x = np.stack([logits_of(raw[i][y[:i]]) for i in range(depth + 1)])
     logits.append(np.broadcast_to(x, (len(u), *x.shape)))
-    law = np.stack([np.zeros(VOCAB)] + [q[i][y[:i]] for i in range(depth)])
+    law = np.stack([q[i][y[:i]] for i in range(depth)] + [np.zeros(VOCAB)])
     laws.append(np.broadcast_to(law, (len(u), *law.shape)))
   u = jnp.asarray(np.concatenate(uniforms), jnp.float32)
   ends = jnp.concatenate([u[:, 1:], u[:, :1]], 1)
@@ -96,19 +106,19 @@ def enumerate_law(
     confidence=jnp.ones(tokens.shape),
     q=None
     if rule == 'R1'
-    else tree.SparseLaw(jnp.asarray(ids), jnp.asarray(probs, jnp.float32)),
+    else tree.SparseLaw(
+      jnp.asarray(ids), jnp.asarray(probs, jnp.float32), draws='independent'
+    ),
   )
   params = sampling.stack([sampling.SamplingParams(**settings)] * num)
   result = run(
     accept_with, jnp.asarray(np.concatenate(logits)), draft, params, u, ends
   )
   law = {s: 0.0 for s in itertools.product(range(VOCAB), repeat=depth + 1)}
-  committed, accepted = (
-    np.asarray(result.tokens),
-    np.asarray(result.num_accepted),
-  )
+  committed = np.asarray(result.tokens)
+  num_accepted = np.asarray(result.num_accepted)
   for tokens_out, num_out, weight in zip(
-    committed, accepted, weights, strict=True
+    committed, num_accepted, weights, strict=True
   ):
     prefix = tuple(tokens_out[: num_out + 1].tolist())
     rest = depth + 1 - len(prefix)
@@ -118,7 +128,7 @@ def enumerate_law(
         chance *= p[len(s)][s][token]
         s = (*s, token)
       law[s] += chance
-  return law, float(accepted @ np.array(weights))
+  return law, float(num_accepted @ np.array(weights))
 
 
 def random_model(rng, depth):
@@ -148,7 +158,7 @@ def worst(found, expected):
 def test_law_is_the_targets_when_enumerated(rule, depth, seed):
   rng = np.random.default_rng(seed)
   p, q = random_model(rng, depth + 1), random_model(rng, depth)
-  law, _ = enumerate_law(verify_chain.accept_with, p, q, depth, rule=rule)
+  law, _ = enumerate_law(either_rule, p, q, depth, rule=rule)
   assert abs(sum(law.values()) - 1) < 1e-9
   assert worst(law, target_law(p, depth + 1)) < 1e-9
 
@@ -157,7 +167,7 @@ def test_r1_law_is_the_targets_when_drafts_are_greedy():
   rng = np.random.default_rng(3)
   p, q = random_model(rng, 3), random_model(rng, 2)
   greedy = [{s: np.eye(VOCAB)[x.argmax()] for s, x in m.items()} for m in q]
-  law, _ = enumerate_law(verify_chain.accept_with, p, greedy, 2, rule='R1')
+  law, _ = enumerate_law(either_rule, p, greedy, 2, rule='R1')
   assert worst(law, target_law(p, 3)) < 1e-9
 
 
@@ -170,7 +180,7 @@ def test_law_is_the_filtered_one_when_the_target_is_filtered(rule, settings):
   p = same_everywhere([0.75, 0.0, 0.25], 2)
   q = same_everywhere([0.5, 0.25, 0.25], 1)
   law, _ = enumerate_law(
-    verify_chain.accept_with, p, q, 1, rule=rule, raw=raw, settings=settings
+    either_rule, p, q, 1, rule=rule, raw=raw, settings=settings
   )
   assert worst(law, target_law(p, 2)) < 1e-9
 
@@ -178,7 +188,7 @@ def test_law_is_the_filtered_one_when_the_target_is_filtered(rule, settings):
 def test_expected_accepted_is_ten_ninths_on_the_toy():
   p = same_everywhere([1 / 3, 2 / 3, 0], 3)
   q = same_everywhere([2 / 3, 1 / 3, 0], 2)
-  law, num_accepted = enumerate_law(verify_chain.accept_with, p, q, 2)
+  law, num_accepted = enumerate_law(either_rule, p, q, 2)
   assert abs(num_accepted - 10 / 9) < 1e-9
   assert worst(law, target_law(p, 3)) < 1e-9
 
@@ -188,13 +198,13 @@ def test_r2_is_biased_when_q_is_not_what_drafts_were_drawn_from():
   p = same_everywhere([0.5, 0.25, 0.25], 2)
   q = same_everywhere([0.75, 0.25, 0.0], 1)
   greedy = same_everywhere([1.0, 0.0, 0.0], 1)
-  law, _ = enumerate_law(verify_chain.accept_with, p, q, 1, drafts=greedy)
+  law, _ = enumerate_law(either_rule, p, q, 1, drafts=greedy)
   first = np.zeros(VOCAB)
   for s, chance in law.items():
     first[s[0]] += chance
   np.testing.assert_allclose(first, [2 / 3, 0, 1 / 3], atol=1e-9)
   # With the law it was drawn from the same draft is lossless.
-  law, _ = enumerate_law(verify_chain.accept_with, p, greedy, 1)
+  law, _ = enumerate_law(either_rule, p, greedy, 1)
   assert worst(law, target_law(p, 2)) < 1e-9
 
 
@@ -205,6 +215,7 @@ def test_r2_gives_the_published_bias_when_greedy_drafts_claim_softmax_q():
   q = tree.SparseLaw(
     jnp.broadcast_to(jnp.arange(3), (cells, 2, 3)),
     jnp.broadcast_to(jnp.array([0.6, 0.3, 0.1]), (cells, 2, 3)),
+    draws='independent',
   )
   draft = tree.Draft(
     tokens=jnp.zeros((cells, 2), jnp.int32),
@@ -213,7 +224,7 @@ def test_r2_gives_the_published_bias_when_greedy_drafts_claim_softmax_q():
     confidence=jnp.ones((cells, 2)),
     q=q,
   )
-  result = verify_chain.accept_with(
+  result = chain.accept_with(
     jnp.broadcast_to(jnp.asarray(p), (cells, 2, 3)),
     draft,
     sampling.stack([sampling.SamplingParams(temperature=1.0)] * cells),
@@ -255,12 +266,12 @@ def always_passes(p, drafted, q_ids, q_probs, u):
 def test_enumeration_fails_when_the_rule_is_wrong(name, wrong, monkeypatch):
   p = same_everywhere([0.75, 0.0, 0.25], 2)
   q = same_everywhere([0.25, 0.25, 0.5], 1)
-  law, _ = enumerate_law(verify_chain.accept_with, p, q, 1)
+  law, _ = enumerate_law(either_rule, p, q, 1)
   assert worst(law, target_law(p, 2)) < 1e-9
-  monkeypatch.setattr(verify_chain, name, wrong)
+  monkeypatch.setattr(chain, name, wrong)
 
   def patched(*args):  # another function, so that it is traced again
-    return verify_chain.accept_with(*args)
+    return chain.accept_with(*args)
 
   law, _ = enumerate_law(patched, p, q, 1)
   assert worst(law, target_law(p, 2)) > 1e-2
@@ -271,7 +282,7 @@ def test_enumeration_fails_when_the_rejection_is_one_row_late():
   q = same_everywhere([0.5, 0.25, 0.25], 2)
 
   def late(logits, draft, params, accept_uniforms, residual_uniforms):
-    right = verify_chain.accept_with(
+    right = chain.accept_with(
       logits, draft, params, accept_uniforms, residual_uniforms
     )
     rows = jnp.arange(logits.shape[0])
@@ -282,7 +293,7 @@ def test_enumeration_fails_when_the_rejection_is_one_row_late():
     is_rejected = right.num_accepted + 1 < draft.num_nodes
     place = rows, right.num_accepted
     token = jnp.where(is_rejected, token, right.tokens[place])
-    return verify_chain.Accepted(
+    return accepted.Accepted(
       right.path, right.num_accepted, right.tokens.at[place].set(token)
     )
 

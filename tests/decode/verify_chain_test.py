@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from jspec import tree
-from jspec.decode import keys, sampling, verify_chain
+from jspec.decode import keys, sampling
+from jspec.decode.verify import api as verify
+from jspec.decode.verify import chain as chain_rule
 
 VOCAB = 7
 # One shape for most tests, so that they share what is compiled.
 ROWS, NODES, SUPPORT = 64, 4, 3
-accept = jax.jit(verify_chain.accept)
+accept = jax.jit(verify.accept)
 
 
 def chain(tokens, num_nodes=None, q=None):
@@ -35,11 +37,14 @@ def sparse_law(ids, probs):
   return tree.SparseLaw(
     jnp.asarray(np.pad(ids, padding), jnp.int32),
     jnp.asarray(np.pad(probs, padding), jnp.float32),
+    draws='independent',
   )
 
 
 def one_hot_law(tokens):
-  return sparse_law(tokens[..., None], np.ones((*tokens.shape, 1)))
+  """The law of a chain that could not have been drawn otherwise."""
+  children = np.roll(tokens, -1, axis=1)
+  return sparse_law(children[..., None], np.ones((*tokens.shape, 1)))
 
 
 def stack(*rows):
@@ -56,7 +61,9 @@ def check_shape_of_result(result, draft):
     np.testing.assert_array_equal(tokens[b, : num[b]], drafted)
     assert (tokens[b, num[b] + 1 :] == 0).all()
     assert num[b] < num_nodes[b]
-    np.testing.assert_array_equal(path[b], np.arange(tokens.shape[1]))
+    kept = np.arange(num[b] + 1)
+    np.testing.assert_array_equal(path[b, : num[b] + 1], kept)
+    assert (path[b, num[b] + 1 :] == 0).all()
 
 
 @pytest.mark.parametrize('rule', ['R1', 'R2'])
@@ -239,6 +246,7 @@ def test_r2_accepts_all_when_laws_are_equal_and_none_when_disjoint():
       jnp.broadcast_to(
         jnp.asarray(probs, jnp.float32), (rows, nodes, len(ids))
       ),
+      draws='independent',
     )
     tokens = rng.choice(ids, p=probs, size=(rows, nodes))
     return accept(logits, chain(tokens, q=q), params, positions)
@@ -255,8 +263,12 @@ def test_r2_accepts_all_when_laws_are_equal_and_none_when_disjoint():
 def test_replacement_is_never_nan_when_p_minus_q_is_empty():
   # A test that fails by rounding alone: p = q, u q just below p is forced up.
   logits = np.log(np.array([[[0.5, 0.5]] * 2], np.float32))
-  q = tree.SparseLaw(jnp.array([[[0, 1]] * 2]), jnp.array([[[0.75, 0.75]] * 2]))
-  result = verify_chain.accept_with(
+  q = tree.SparseLaw(
+    jnp.array([[[0, 1]] * 2]),
+    jnp.array([[[0.75, 0.75]] * 2]),
+    draws='independent',
+  )
+  result = chain_rule.accept_with(
     jnp.asarray(logits),
     chain([[0, 0]], q=q),
     stack({'temperature': 1.0}),
@@ -286,7 +298,7 @@ def test_positions_of_one_block_are_independent(is_broken, monkeypatch):
     jnp.arange(rows, dtype=jnp.uint32),
   )
   zeros = jnp.zeros((rows,), jnp.int32)
-  run = jax.jit(lambda *args: verify_chain.accept(*args))
+  run = jax.jit(lambda *args: verify.accept(*args))
   # Draft what will be drawn, so that the whole block is accepted.
   tokens = np.zeros((rows, nodes), int)
   for node in range(1, nodes):

@@ -4,7 +4,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jspec.drafters import anchors
 
@@ -84,13 +83,8 @@ def test_run_ends_at_a_hole_a_document_and_the_end():
   np.testing.assert_array_equal(np.asarray(exists)[0].sum(-1), [3, 3, 3, 1, 0])
 
 
-@pytest.mark.parametrize('spacing', [1, 3, 20])
-def test_context_is_strictly_before_the_anchor_of_the_same_document(spacing):
-  segments = jnp.asarray([[1] * 10 + [2] * 30], jnp.int32)
-  index = np.asarray([[12, 12 + spacing]], np.int32)
-  at = anchors.Anchors(jnp.asarray(index), jnp.ones((1, 2), bool))
-  visible = np.asarray(jax.jit(anchors.visible_context)(at, segments))
-  for i in range(2):
-    np.testing.assert_array_equal(
-      np.flatnonzero(visible[0, i]), np.arange(10, index[0, i])
-    )
+def test_a_missing_anchor_is_no_row():
+  at = anchors.Anchors(
+    jnp.asarray([[3, 7, 0]], jnp.int32), jnp.asarray([[True, True, False]])
+  )
+  np.testing.assert_array_equal(anchors.rows(at), [[3, 7, -1]])

@@ -3,7 +3,8 @@
 
 import pytest
 
-from jspec.decode import generate, verify_chain
+from jspec.decode import generate
+from jspec.decode.verify import api as verify
 from tests.evals import drafters, small, unchecked
 
 
@@ -41,7 +42,7 @@ def decoders(compiled, monkeypatch):
   plain_make = generate.Decoder
 
   def make(target, drafter, **given):
-    verifier = drafter and verify_chain.accept
+    verifier = drafter and verify.accept
     key = (id(target), id(drafter), verifier, *sorted(given.items()))
     if key not in compiled:
       compiled[key] = plain_make(target, drafter, **given)

@@ -21,7 +21,7 @@ class Known(nnx.Module):
   def __init__(self, target, num_draft_tokens=4, num_right=None):
     self.target = target
     self.taps = ()
-    self.num_draft_tokens = num_draft_tokens
+    self.num_draft_tokens = self.chain_len = num_draft_tokens
     # A variable, so that a test can change it without compiling again.
     num_right = num_draft_tokens if num_right is None else num_right
     self.num_right = nnx.Variable(jnp.int32(num_right))
@@ -54,7 +54,7 @@ class Known(nnx.Module):
     _, drafts = jax.lax.scan(
       step,
       (paged.PagedCache(state, table), anchor),
-      jnp.arange(self.num_draft_tokens),
+      jnp.arange(self.chain_len),
     )
     tokens = jnp.concatenate([anchor[:, None], drafts.T], axis=1)
     num_nodes = jnp.where(self.is_silent[...], 1, tokens.shape[1])
@@ -127,6 +127,7 @@ class Sampled(nnx.Module):
       q=tree.SparseLaw(
         jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), shape),
         jnp.broadcast_to(self.claimed[...], shape),
+        draws='independent',
       ),
     )
 

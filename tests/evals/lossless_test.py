@@ -11,13 +11,14 @@ import pytest
 from jspec import conversation, errors
 from jspec.cli import main, options
 from jspec.data import sources
-from jspec.decode import generate, sampling, verify_chain
+from jspec.decode import generate, sampling
+from jspec.decode.verify import api as verify
 from jspec.evals import lossless
 from tests.evals import small
 
 GREEDY = sampling.SamplingParams(max_tokens=20)
 HOT = sampling.SamplingParams(max_tokens=20, temperature=0.9, top_k=20)
-REAL_ACCEPT = verify_chain.accept
+REAL_ACCEPT = verify.accept
 
 
 def talk():
@@ -35,9 +36,9 @@ def half_right(known):
   return known
 
 
-def accept_everything(logits, draft, params, anchor_positions):
+def accept_everything(logits, draft, params, anchor_positions, rule):
   """A verifier that believes the drafter; right where there are no drafts."""
-  real = REAL_ACCEPT(logits, draft, params, anchor_positions)
+  real = REAL_ACCEPT(logits, draft, params, anchor_positions, rule)
   num_accepted = draft.num_nodes - 1
   num_nodes = draft.tokens.shape[1]
   shifted = jnp.concatenate(
@@ -77,7 +78,7 @@ def test_honest_verifier_is_identical(loaded, half_right, params):
 def test_verifier_that_accepts_everything_fails(
   loaded, half_right, params, monkeypatch
 ):
-  monkeypatch.setattr(verify_chain, 'accept', accept_everything)
+  monkeypatch.setattr(verify, 'accept', accept_everything)
   result = run(loaded, half_right, params)
   assert result['total'] == 4 and result['identical'] == 0
   assert result['failures'] >= 3  # a wrong token is far from a tie
@@ -103,7 +104,7 @@ def test_command_line_ends_with_0_or_1(
   words += ['--json', str(out)]
   assert main.main(words) == 0
   assert json.loads(out.read_text())['identical'] == 4
-  monkeypatch.setattr(verify_chain, 'accept', accept_everything)
+  monkeypatch.setattr(verify, 'accept', accept_everything)
   assert main.main(words) == 1
   assert json.loads(out.read_text())['failures'] >= 3
   assert 'FAILURE' in capsys.readouterr().out
