@@ -4,7 +4,7 @@
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 
 import jax
@@ -21,6 +21,32 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
     jax.block_until_ready(run())
     taken.append(time.perf_counter() - began)
   return float(np.median(taken))
+
+
+def in_turns(
+  runs: Mapping[str, Callable[[], object]], repeats: int
+) -> dict[str, float]:
+  """Median seconds of several functions that take turns.
+
+  What disturbs a machine for a while then disturbs all of them, so that ratios
+  hold where times do not.
+  """
+  for run in runs.values():
+    jax.block_until_ready(run())
+  taken = {name: [] for name in runs}
+  for _ in range(repeats):
+    for name, run in runs.items():
+      began = time.perf_counter()
+      jax.block_until_ready(run())
+      taken[name].append(time.perf_counter() - began)
+  return {name: float(np.median(times)) for name, times in taken.items()}
+
+
+def flop_rate(size: int = 2048, dtype=jnp.float32) -> float:
+  """Floating-point operations a second of a large matmul; the best seen."""
+  x = jnp.ones((size, size), dtype)
+  product = jax.jit(lambda x: x @ x)
+  return 2 * size**3 / min(seconds(lambda: product(x), 1) for _ in range(8))
 
 
 def read_rate(arrays: list[np.ndarray], repeats: int = 5) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`jspec bench step`: what scoring so many nodes of so many rows costs."""
+"""`jspec bench step | kernels`: what a round and its operations cost."""
 
 import argparse
 
@@ -43,11 +43,35 @@ def add(programs) -> None:
     help='also time transformers on the same weights (extra: bench)',
   )
   options.add_json(step)
-  step.set_defaults(run=run)
+  step.set_defaults(run=run_step)
+  kernels = actions.add_parser(
+    'kernels',
+    help='milliseconds of each operation beside its floor',
+    description='Measures the operations of a round against the time their'
+    ' bytes and FLOPs need, and against each other in turns.',
+    allow_abbrev=False,
+  )
+  kernels.add_argument(
+    '--repeats', type=options.positive, default=15, metavar='N'
+  )
+  options.add_json(kernels)
+  kernels.set_defaults(run=run_kernels)
 
 
-def run(args: argparse.Namespace) -> None:
-  """Measures and prints a table."""
+def run_kernels(args: argparse.Namespace) -> None:
+  """Measures the operations and prints a table."""
+  options.writable(args.json)
+  from jspec.bench import kernels
+
+  with progress.Wait('measuring', unit='figures') as wait:
+    result = kernels.run(repeats=args.repeats, on_progress=wait.update)
+  print(kernels.table(result))
+  if args.json is not None:
+    options.write_json(args.json, options.with_provenance(result))
+
+
+def run_step(args: argparse.Namespace) -> None:
+  """Measures a round and prints a table."""
   options.writable(args.json)
   from jspec.bench import step
 

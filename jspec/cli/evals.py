@@ -26,6 +26,8 @@ def add(programs) -> None:
     options.add_prompts(action, default='demo')
     options.add_limit(action)
     options.add_sampling(action)
+    if run is acceptance:  # The other rules do not keep the tokens.
+      options.add_rule(action)
     options.add_json(action)
     action.set_defaults(run=run)
 
@@ -34,7 +36,7 @@ def acceptance(args: argparse.Namespace) -> None:
   """Measures acceptance and prints a table."""
   from jspec.evals import acceptance as acceptance_lib
 
-  result = _run(args, acceptance_lib, 'measuring acceptance')
+  result = _run(args, acceptance_lib, 'measuring acceptance', rule=args.rule)
   print(acceptance_lib.table(result))
 
 
@@ -47,7 +49,7 @@ def lossless(args: argparse.Namespace) -> int:
   return 1 if result['failures'] else 0
 
 
-def _run(args, module, what):
+def _run(args, module, what, **named):
   options.writable(args.json)
   prompts = options.prompts(args.prompts, args.limit)
   options.sampling(args, ())  # bad flags fail before the model loads
@@ -61,6 +63,7 @@ def _run(args, module, what):
       num_rows=min(args.rows, len(prompts)),
       drafter_name=args.drafter,
       on_progress=wait.update,
+      **named,
     )
   if args.json is not None:
     options.write_json(args.json, options.with_provenance(result))

@@ -21,6 +21,7 @@ def add(programs) -> None:
   options.add_prompts(which, default=None)
   options.add_limit(parser)
   options.add_sampling(parser)
+  options.add_rule(parser)
   options.add_json(parser)
   parser.set_defaults(run=run)
 
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
       drafter,
       num_rows=min(args.rows, len(prompts)),
       max_len=conversation.needed_len(loaded, prompts, args.max_tokens),
+      rule=args.rule,
     )
   with progress.Wait('decoding', unit='answers') as wait:
     replies = conversation.answer(

@@ -72,6 +72,18 @@ def add_sampling(
   )
 
 
+def add_rule(parser: argparse.ArgumentParser) -> None:
+  """Adds --rule, how drafts are verified."""
+  parser.add_argument(
+    '--rule',
+    default='walk',
+    metavar='walk|token|block|recursive|traversal',
+    help='how drafts are verified: walk keeps the very tokens of plain'
+    ' decoding; the others sample the drafts and keep its law (default:'
+    ' %(default)s)',
+  )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
   """Adds --json."""
   parser.add_argument(

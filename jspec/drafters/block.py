@@ -29,7 +29,7 @@ from jspec import tree
 from jspec.cache import paged
 from jspec.kernels.block_tree_attention import api as block_tree_attention
 from jspec.kernels.draft_block_attention import api as draft_block_attention
-from jspec.nn import layers, rope, stack
+from jspec.nn import layers, rope, stack, tiles
 from jspec.typing import Array, Float, Int, Key
 
 
@@ -98,7 +98,8 @@ class BlockLayer(nnx.Module):
 
   def rows(self, x, config, cos, sin):
     """Key (normed, rotated) and value rows of `x` [B, S, D]."""
-    heads = (x @ self.kv[...]).reshape(*x.shape[:2], -1, config.head_width)
+    heads = tiles.matmul(x, self.kv[...])
+    heads = heads.reshape(*x.shape[:2], -1, config.head_width)
     keys, values = jnp.split(heads, 2, axis=2)
     keys = layers.rms_norm(keys, self.k_norm[...], config.norm_eps)
     return rope.apply(keys, cos, sin), values
@@ -107,12 +108,12 @@ class BlockLayer(nnx.Module):
     """Returns the new residual stream of the slots `x` [B, T, D]."""
     normed = layers.rms_norm(x, self.attn_norm[...], config.norm_eps)
     keys, values = self.rows(normed, config, cos, sin)
-    queries = (normed @ self.q[...]).reshape(
+    queries = tiles.matmul(normed, self.q[...]).reshape(
       *x.shape[:2], config.num_heads, config.head_width
     )
     queries = layers.rms_norm(queries, self.q_norm[...], config.norm_eps)
     mixed = attend(rope.apply(queries, cos, sin), keys, values)
-    x = x + mixed.reshape(*x.shape[:2], -1) @ self.out[...]
+    x = x + tiles.matmul(mixed.reshape(*x.shape[:2], -1), self.out[...])
     normed = layers.rms_norm(x, self.mlp_norm[...], config.norm_eps)
     return x + layers.gated_mlp(normed, self.gate_up[...], self.down[...])
 
@@ -123,10 +124,17 @@ class Block(nnx.Module):
   def __init__(self, config: BlockConfig, arrays: dict[str, Array]):
     self.config = config
     self.layers = BlockLayer(arrays)
+    self.tiled = nnx.data(None)
 
   def split_layers(self) -> None:
-    """Keeps the layers apart (`nn.stack`): for decoding only, not training."""
+    """Takes the form for decoding on a CPU (`nn.stack`, `nn.tiles`)."""
     self.layers = stack.split(self.layers, self.config.num_layers)
+    self.tiled = tiles.cut_all(self.layers)
+
+  def _for(self, x):
+    """The layers in the form that suits so many rows."""
+    is_tiled = self.tiled is not None and tiles.is_small(x)
+    return self.tiled if is_tiled else self.layers
 
   def context_rows(
     self, context: Float[Array, 'B S D'], positions: Int[Array, 'B S']
@@ -139,7 +147,7 @@ class Block(nnx.Module):
       return layer.rows(context, config, cos, sin)
 
     def body(carry, index):
-      return carry, stack.apply(self.layers, index, rows)
+      return carry, stack.apply(self._for(context), index, rows)
 
     return jax.lax.scan(body, None, jnp.arange(config.num_layers))[1]
 
@@ -222,6 +230,6 @@ class Block(nnx.Module):
       return layer(x, config, cos, sin, attend)
 
     def body(index, x):
-      return stack.apply(self.layers, index, run, x, index)
+      return stack.apply(self._for(x), index, run, x, index)
 
     return jax.lax.fori_loop(0, config.num_layers, body, x)

@@ -14,7 +14,8 @@ between published checkpoints, so it is a field (`label_shift`):
 
 In decoding the trained block is always fed whole, because its slots see each
 other; `num_draft_tokens` cuts the list of drafts. With `tree_size` the drafts
-are a tree over the slots' marginals (`trees.ddtree`), as deep as that list.
+are a tree over the slots' marginals, as deep as that list: the most probable
+prefixes (`trees.ddtree`), or when sampled a fixed shape (`trees.sequoia`).
 
 State: the context's key and value rows, in pages under the target's page ids.
 """
@@ -344,12 +345,15 @@ class DFlash(nnx.Module):
     hidden = self.predicting(x)[:, : config.num_draft_tokens]
     logits = (hidden @ self.head[...]).astype(jnp.float32)
     ids = self._draft_token_ids()
-    if config.tree_size:
-      draft = pick.best_tree(
-        logits, anchor, ids, config.tree_size, config.support
-      )
+    size, support = config.tree_size, config.support
+    if not size:
+      draft = pick.chain(logits, anchor, ids, temperature, keys, support)
+    elif temperature is None:
+      draft = pick.best_tree(logits, anchor, ids, size, support)
     else:
-      draft = pick.chain(logits, anchor, ids, temperature, keys, config.support)
+      draft = pick.sampled_tree(
+        logits, anchor, ids, temperature, keys, size, support
+      )
     survival = tree.survival(draft)[:, 1:]
     is_worth_it = jnp.sum(survival, axis=1) >= config.min_expected_accepted
     return dataclasses.replace(

@@ -49,6 +49,7 @@ _KEYS = {
   'label_shift': 'label_shift',
   'draft_vocab_size': 'draft_vocab_size',
   'min_expected_accepted': 'min_expected_accepted',
+  'tree_size': 'tree_size',
 }
 _FINGERPRINT = 'target_fingerprint'
 _MAP = 'draft_token_ids'
@@ -271,6 +272,7 @@ def _read_config(folder, extra):
     raw[key] = value
   # Only our own checkpoints have it; 0 drafts in every round, as others do.
   raw.setdefault('min_expected_accepted', 0.0)
+  raw.setdefault('tree_size', 0)
   _check_keys(path, raw)
   raw['target_layer_ids'] = tuple(raw['target_layer_ids'])
   if raw['draft_vocab_size'] == raw['vocab_size']:

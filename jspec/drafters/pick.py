@@ -12,11 +12,16 @@ look at the token drawn, so cutting a sampled draft by it anticipates nothing.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jspec import tree
 from jspec.drafters import vocab
-from jspec.trees import candidates, ddtree
+from jspec.trees import candidates, ddtree, fill, sequoia
 from jspec.typing import Array, Float, Int, Key
+
+# Acceptance by rank that shapes a sampled tree: p_j = FIRST * NEXT ** (j - 1),
+# about what a block drafter has at temperature 1.
+FIRST_CHILD, NEXT_CHILD = 0.5, 0.4
 
 
 def chain(
@@ -64,6 +69,38 @@ def best_tree(
   best = candidates.top(logits, min(size, support))
   best = best._replace(ids=vocab.to_target(best.ids, draft_token_ids))
   return ddtree.build(best, anchor, size + 1)
+
+
+def sampled_tree(
+  logits: Float[Array, 'B G Vd'],
+  anchor: Int[Array, 'B'],
+  draft_token_ids: Int[Array, 'Vd'] | None,
+  temperature: Float[Array, 'B'],
+  keys: Key[Array, 'B'],
+  size: int,
+  support: int,
+) -> tree.Draft:
+  """A Sequoia tree of `size` tokens, siblings drawn without replacement.
+
+  Its shape and its confidence are fixed, so sampled drafts stay lossless
+  however the draft is cut.
+  """
+  num_ranks = min(size, support, logits.shape[-1])
+  topology = sequoia.build(
+    FIRST_CHILD * NEXT_CHILD ** np.arange(num_ranks), size + 1, logits.shape[1]
+  )
+  best = candidates.top(logits, support)
+  best = best._replace(ids=vocab.to_target(best.ids, draft_token_ids))
+  draft = fill.from_marginals(topology, best, anchor, temperature, keys)
+  missing = size + 1 - topology.num_nodes  # Where depth and ranks are used up.
+  return jax.tree.map(
+    lambda x: (
+      jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
+      if x.ndim > 1
+      else x
+    ),
+    draft,
+  )
 
 
 def _first_at(logits, top):

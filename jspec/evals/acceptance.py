@@ -41,6 +41,7 @@ def run(
   num_rows: int = 8,
   drafter_name: str | None = None,
   against_plain: bool = True,
+  rule: str = 'walk',
   on_progress: Progress = None,
 ) -> dict[str, Any]:
   """Decodes the prompts with the drafter, and plainly for the speed.
@@ -54,6 +55,7 @@ def run(
     num_rows: answers decoded at the same time.
     drafter_name: for the report; None takes the class name.
     against_plain: also decode plainly, for the ratio of speeds.
+    rule: how drafts are verified, see `decode.verify.api`.
     on_progress: called with (answers done, answers in all), in each run.
 
   Returns:
@@ -68,11 +70,12 @@ def run(
     'settings': settings.describe(loaded, prompts, params, num_rows),
     'drafter': drafter_name or settings.name_of(drafter),
     'num_draft_tokens': depth,
+    'rule': rule,
   }
   max_len = conversation.needed_len(loaded, prompts, params.max_tokens)
   requests = conversation.seeded(params, len(prompts))
   decoder = generate.Decoder(
-    loaded.model, drafter, num_rows=num_rows, max_len=max_len
+    loaded.model, drafter, num_rows=num_rows, max_len=max_len, rule=rule
   )
   _warm_up(decoder)
   before = decoder.timing.decode_s
@@ -158,7 +161,10 @@ def summarise_outputs(
 def table(result: dict[str, Any]) -> str:
   """The result as text."""
   shown = table_text.number
-  depths = range(1, result['num_draft_tokens'] + 1)
+  # A tree has more draft tokens than depths.
+  drafted = result['overall']['drafted_at']
+  deepest = max((j for j, count in enumerate(drafted, 1) if count), default=0)
+  depths = range(1, deepest + 1)
   parts = {**result['domains'], 'overall': result['overall']}
   lines = [
     f'target {result["settings"]["target"]}, drafter {result["drafter"]},'
@@ -181,7 +187,7 @@ def table(result: dict[str, Any]) -> str:
   ]
   if depths:
     rates = [
-      [f'{name}, {label}', *(shown(rate, 3) for rate in part[key])]
+      [f'{name}, {label}', *(shown(rate, 3) for rate in part[key][:deepest])]
       for name, part in parts.items()
       for label, key in (
         ('if drafted', 'accepted_if_drafted'),

@@ -4,6 +4,7 @@
 import jax
 import jax.numpy as jnp
 
+from jspec.nn import tiles
 from jspec.typing import Array, Float
 
 
@@ -18,9 +19,15 @@ def rms_norm(
 
 def gated_mlp(
   x: Float[Array, '*batch D'],
-  gate_up: Float[Array, 'D F2'],
-  down: Float[Array, 'F D'],
+  gate_up: Array,
+  down: Array,
 ) -> Float[Array, '*batch D']:
-  """(silu(x W_gate) * x W_up) W_down; gate and up share one matmul."""
-  gate, up = jnp.split(x @ gate_up, 2, axis=-1)
-  return (jax.nn.silu(gate) * up) @ down
+  """(silu(x W_gate) * x W_up) W_down; gate and up share one matmul.
+
+  Args:
+    x: the rows.
+    gate_up: [D, 2 F], plain or cut (`nn.tiles`).
+    down: [F, D], plain or cut.
+  """
+  gate, up = jnp.split(tiles.matmul(x, gate_up), 2, axis=-1)
+  return tiles.matmul(jax.nn.silu(gate) * up, down)

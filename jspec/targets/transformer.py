@@ -18,7 +18,7 @@ from flax import nnx
 
 from jspec.cache import paged
 from jspec.kernels.block_tree_attention import api as block_tree_attention
-from jspec.nn import layers, rope, stack
+from jspec.nn import layers, rope, stack, tiles
 from jspec.targets import base
 from jspec.typing import Array, Float, Int, Key, UInt32
 
@@ -73,11 +73,12 @@ class Layer(nnx.Module):
 
   def before_attention(self, x, eps):
     """Query, key and value columns of the residual stream [B, T, D]."""
-    return layers.rms_norm(x, self.attn_norm[...], eps) @ self.qkv[...]
+    normed = layers.rms_norm(x, self.attn_norm[...], eps)
+    return tiles.matmul(normed, self.qkv[...])
 
   def after_attention(self, x, mixed, eps):
     """The new residual stream, from the heads' mixed values."""
-    x = x + mixed @ self.out[...]
+    x = x + tiles.matmul(mixed, self.out[...])
     normed = layers.rms_norm(x, self.mlp_norm[...], eps)
     return x + layers.gated_mlp(normed, self.gate_up[...], self.down[...])
 
@@ -97,7 +98,8 @@ class Transformer(nnx.Module):
     Args:
       config: shapes and constants.
       arrays: the weights.
-      is_split: keep every layer's weights apart, see `nn.stack`.
+      is_split: keep every layer's weights apart (`nn.stack`), and all matrices
+        in tiles as well, for few rows (`nn.tiles`). For CPUs.
 
     Raises:
       ValueError: a name or a shape is off.
@@ -116,11 +118,14 @@ class Transformer(nnx.Module):
     self.embedding = nnx.Param(jnp.asarray(arrays['embedding']))
     self.head = nnx.Param(jnp.asarray(arrays['head']))
     self.final_norm = nnx.Param(jnp.asarray(arrays['final_norm']))
+    self.tiled, self.tiled_head = nnx.data(None), nnx.data(None)
     if is_split:
       self.layers = nnx.List(
         Layer({name: jnp.asarray(arrays[name][i]) for name in LAYER_ARRAYS})
         for i in range(config.num_layers)
       )
+      self.tiled = tiles.cut_all(self.layers)
+      self.tiled_head = nnx.Param(tiles.cut(self.head[...]))
     else:
       self.layers = Layer(
         {name: jnp.asarray(arrays[name]) for name in LAYER_ARRAYS}
@@ -134,7 +139,10 @@ class Transformer(nnx.Module):
     self, hidden: Float[Array, '*batch D']
   ) -> Float[Array, '*batch V']:
     """LM head on normed states, in float32."""
-    return (hidden @ self.head[...]).astype(jnp.float32)
+    head = self.head
+    if self.tiled_head is not None and tiles.is_small(hidden):
+      head = self.tiled_head
+    return tiles.matmul(hidden, head[...]).astype(jnp.float32)
 
   def score(
     self,
@@ -184,6 +192,11 @@ class Transformer(nnx.Module):
     )
     return hidden, tapped
 
+  def layers_for(self, x: Float[Array, '*batch D']) -> nnx.Module:
+    """The layers in the form that is fastest for so many rows."""
+    is_tiled = self.tiled is not None and tiles.is_small(x)
+    return self.tiled if is_tiled else self.layers
+
   def _run(self, tokens, positions, attend, taps, *, keep_rows):
     """Embeds, scans the layers, norms; captures the tapped layers."""
     config = self.config
@@ -198,6 +211,8 @@ class Transformer(nnx.Module):
     n, k = config.num_heads, config.num_kv_heads
     eps = config.norm_eps
 
+    weights = self.layers_for(x)
+
     def before(layer, x):
       return layer.before_attention(x, eps)
 
@@ -207,14 +222,14 @@ class Transformer(nnx.Module):
     def body(carry, layer_inputs):
       x, tapped = carry
       layer_idx, slot = layer_inputs
-      heads = stack.apply(self.layers, layer_idx, before, x)
+      heads = stack.apply(weights, layer_idx, before, x)
       heads = heads.reshape(*x.shape[:2], -1, config.head_width)
       queries = rope.apply(heads[:, :, :n], cos, sin)
       keys = rope.apply(heads[:, :, n : n + k], cos, sin)
       values = heads[:, :, n + k :]
       mixed = attend(layer_idx, queries, keys, values)
       mixed = mixed.reshape(*x.shape[:2], -1)
-      x = stack.apply(self.layers, layer_idx, after, x, mixed)
+      x = stack.apply(weights, layer_idx, after, x, mixed)
       if taps:
         tapped = jax.lax.dynamic_update_index_in_dim(tapped, x, slot, axis=0)
       return (x, tapped), ((keys, values) if keep_rows else None)

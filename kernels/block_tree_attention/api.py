@@ -19,10 +19,14 @@ from collections.abc import Sequence
 
 from jaxtyping import Array, Float, Int, UInt32
 
+from jspec.kernels import choose
 from jspec.kernels.block_tree_attention import check, pack, ref, xla
 
+_HERE = 'jspec.kernels.block_tree_attention'
 IMPLEMENTATIONS = {
+  'gpu': choose.late(f'{_HERE}.gpu', 'block_tree_attention'),
   'reference': ref.block_tree_attention,
+  'tpu': choose.late(f'{_HERE}.tpu', 'block_tree_attention'),
   'xla': xla.block_tree_attention,
 }
 
@@ -65,8 +69,9 @@ def block_tree_attention(
     sinks: a logit of each head that takes part in the softmax and has no value
       (GPT-OSS); None means none.
     scale: factor on the scores; None means H ** -0.5.
-    implementation: 'reference', 'xla', a list of names (the first that can
-      wins), or None for the best here. A named one never falls back silently.
+    implementation: 'reference', 'xla', 'tpu', 'gpu', a list of names (the first
+      that can wins), or None for the best here (`choose.best`). A named one
+      never falls back silently.
 
   Raises:
     ValueError: shapes, dtype or head width that no implementation takes, or an
@@ -85,7 +90,9 @@ def block_tree_attention(
     scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale,
   )
   check.check(q, k, v, k_pages, v_pages, **named)
-  return _run(implementation, (q, k, v, k_pages, v_pages), named)
+  return choose.run(
+    IMPLEMENTATIONS, implementation, q, k, v, k_pages, v_pages, **named
+  )
 
 
 def packed(
@@ -130,29 +137,3 @@ def packed(
     **named,
   )
   return pack.to_tokens(rows, starts, q.shape[0])
-
-
-def _run(implementation, arrays, named):
-  if implementation is None:
-    implementation = 'xla'
-  if isinstance(implementation, str):
-    return _find(implementation)(*arrays, **named)
-  functions = [_find(name) for name in implementation]
-  refusals = []
-  for function in functions:
-    try:
-      return function(*arrays, **named)
-    except NotImplementedError as refusal:
-      refusals.append(refusal)
-  raise NotImplementedError(
-    f'none of implementation={list(implementation)} can do this: '
-    + '; '.join(map(str, refusals))
-  )
-
-
-def _find(name):
-  if name not in IMPLEMENTATIONS:
-    raise ValueError(
-      f'implementation={name!r}: choose from {sorted(IMPLEMENTATIONS)}'
-    )
-  return IMPLEMENTATIONS[name]

@@ -175,3 +175,71 @@ CASES = (
     has_sinks=True,
   ),
 )
+
+_SMOLLM2 = dict(num_heads=9, num_kv_heads=3, head_width=64, num_layers=30)
+# What the benchmarks time: the attention of SmolLM2-135M, all layers.
+TIMED = (
+  *(
+    Case(
+      name=f'{nodes}_nodes_{context}',
+      lengths=(context,),
+      num_nodes=nodes,
+      pages_per_row=context // 32,
+      **_SMOLLM2,
+    )
+    for context in (256, 2048, 8192)
+    for nodes in (1, 8)
+  ),
+  Case(
+    name='1_node_256_of_512',
+    lengths=(256,),
+    num_nodes=1,
+    pages_per_row=16,
+    **_SMOLLM2,
+  ),
+  Case(
+    name='1_node_256_of_8192',
+    lengths=(256,),
+    num_nodes=1,
+    pages_per_row=256,
+    **_SMOLLM2,
+  ),
+  Case(
+    name='64_rows_equal',
+    lengths=(256,) * 64,
+    num_nodes=1,
+    pages_per_row=256,
+    **_SMOLLM2,
+  ),
+  Case(
+    name='64_rows_one_long',
+    lengths=(8192, *(256,) * 63),
+    num_nodes=1,
+    pages_per_row=256,
+    **_SMOLLM2,
+  ),
+  Case(
+    name='16_rows_8_nodes',
+    lengths=(256,) * 16,
+    num_nodes=8,
+    pages_per_row=16,
+    **_SMOLLM2,
+  ),
+  # D2SD verifies 5 branches of 16 tokens behind one prefix.
+  Case(
+    name='cascade_shared',
+    lengths=(2048,),
+    num_nodes=81,
+    pages_per_row=64,
+    shape='branches',
+    num_branches=5,
+    **_SMOLLM2,
+  ),
+  Case(
+    name='cascade_expanded',
+    lengths=(2048,) * 5,
+    num_nodes=17,
+    pages_per_row=64,
+    **_SMOLLM2,
+  ),
+)

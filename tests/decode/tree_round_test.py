@@ -150,6 +150,25 @@ def test_dflash_trees_of_any_size_change_no_token(target, plain, size):
   assert tokens(reverse)[::-1] == tokens(want)
 
 
+@pytest.mark.parametrize('rule', ['recursive', 'traversal'])
+def test_sampled_trees_keep_the_tokens_of_greedy_rows(target, plain, rule):
+  drafter = toy.drafter(target, tree_size=12)
+  decoder = make(target, drafter, rule=rule)
+  want = plain.generate(prompts(), requests())
+  got = decoder.generate(prompts(), requests())
+  assert got[0].tokens == want[0].tokens
+  assert tokens(got) != tokens(want)  # The others keep their law only.
+  assert [len(out.tokens) for out in got] == [20, 21, 22, 23, 24]
+  assert sum(sum(out.num_drafted) for out in got) > 0
+
+
+def test_a_rule_that_is_not_for_the_drafts_is_refused(target):
+  with pytest.raises(errors.UserError, match='rule token needs the law'):
+    make(target, KnownTree(target), rule='token')
+  with pytest.raises(errors.UserError, match='rule .newest.'):
+    make(target, KnownTree(target), rule='newest')
+
+
 def test_a_bigger_tree_accepts_more_than_its_first_path(target):
   """The tree is worth its nodes: the chain is one of its branches."""
   rounds = []

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Weights cut into tiles of columns, for a few rows on a CPU.
+
+  [D, F]  ->  [F / 64, D, 64]      x W  =  for every tile, x W_tile
+
+XLA's CPU back end gives a matmul of 2 rows or more to a library that first
+packs the whole weight, which at few rows costs more than the multiplication: 2
+rows take 1.6 to 2 times as long as 1. Matmuls as small as a tile it compiles
+itself, and those read each weight once, as it lies: 4 rows take as long as 1
+(`jspec bench kernels`). From about a dozen rows on the library wins, so
+whoever decodes with few rows keeps both forms.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jspec.typing import Array, Float
+
+COLUMNS = 64
+MAX_ROWS = 12
+
+
+def cut(weight: Float[Array, 'D F']) -> Array:
+  """Cuts a weight; one whose columns do not divide stays as it is."""
+  rows, columns = weight.shape
+  if columns % COLUMNS:
+    return weight
+  return weight.reshape(rows, -1, COLUMNS).swapaxes(0, 1)
+
+
+def cut_all(module: nnx.Module) -> nnx.Module:
+  """The same module with every matrix cut; vectors are shared."""
+  return jax.tree.map(lambda x: cut(x) if x.ndim == 2 else x, module)
+
+
+def matmul(x: Float[Array, '*batch D'], weight: Array) -> Array:
+  """`x @ weight` for a weight that is cut, [F / 64, D, 64], or plain [D, F]."""
+  if weight.ndim == 2:
+    return x @ weight
+  flat = x.reshape(-1, x.shape[-1])
+  num_tiles = weight.shape[0]
+  out = jax.lax.dot_general(
+    jnp.broadcast_to(flat, (num_tiles, *flat.shape)),
+    weight,
+    (((2,), (1,)), ((0,), (0,))),
+  )
+  out = out.swapaxes(0, 1).reshape(flat.shape[0], num_tiles * weight.shape[2])
+  return out.reshape(*x.shape[:-1], -1)
+
+
+def is_small(x: Float[Array, '*batch D']) -> bool:
+  """Whether so few rows are better multiplied by tiles."""
+  return x.size // x.shape[-1] <= MAX_ROWS

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""The same attention under `shard_map`, over key-value heads.
+
+Heads do not see each other: a shard takes some key-value heads of the pools
+with all the query heads that share them, and nothing is communicated. With
+fewer key-value heads than shards nothing is shared out; every shard keeps and
+computes all of them (to share out the queries, hold each head once per shard).
+"""
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float
+
+from jspec.kernels.block_tree_attention import api
+
+
+def head_axis(num_kv_heads: int, mesh: Mesh, heads: str | None) -> str | None:
+  """The mesh axis that heads lie on; None where all shards hold all of them.
+
+  Raises:
+    ValueError: more heads than shards, but they do not share out.
+  """
+  if heads is None or num_kv_heads < mesh.shape[heads]:
+    return None
+  if num_kv_heads % mesh.shape[heads]:
+    raise ValueError(
+      f'{num_kv_heads} key-value heads do not share out over the'
+      f' {mesh.shape[heads]} shards of {heads!r}: use a divisor of them'
+    )
+  return heads
+
+
+def pool_spec(num_kv_heads: int, mesh: Mesh, heads: str | None):
+  """How pools [L, P, K, R, H] are spread over the mesh."""
+  return PartitionSpec(None, None, head_axis(num_kv_heads, mesh, heads))
+
+
+def block_tree_attention(
+  q: Float[Array, 'B T N H'],
+  k: Float[Array, 'B T K H'],
+  v: Float[Array, 'B T K H'],
+  k_pages: Float[Array, 'L P K R H'],
+  v_pages: Float[Array, 'L P K R H'],
+  *,
+  mesh: Mesh,
+  heads: str | None,
+  window: int | None = None,
+  scale: float | None = None,
+  implementation=None,
+  **arrays,
+) -> Float[Array, 'B T N H']:
+  """`api.block_tree_attention` on a mesh.
+
+  Args:
+    q: queries of the nodes, rotated.
+    k: keys of the nodes, rotated.
+    v: values of the nodes.
+    k_pages: key pool, spread by `pool_spec`.
+    v_pages: value pool, likewise.
+    mesh: the devices.
+    heads: mesh axis that shares out the heads; None keeps them together.
+    window: as in the api.
+    scale: as in the api.
+    implementation: as in the api; name one, what is best for a shard is not
+      asked of its device.
+    **arrays: layer, page_ids, lengths, ancestors, num_nodes, depths, sinks.
+  """
+  axis = head_axis(k_pages.shape[2], mesh, heads)
+  spread = PartitionSpec(None, None, axis)  # Nodes and pools alike.
+  named = {name: x for name, x in arrays.items() if x is not None}
+  specs = {name: PartitionSpec() for name in named}
+  if 'sinks' in named:
+    specs['sinks'] = PartitionSpec(axis)
+
+  def local(q, k, v, k_pages, v_pages, named):
+    return api.block_tree_attention(
+      q,
+      k,
+      v,
+      k_pages,
+      v_pages,
+      window=window,
+      scale=scale,
+      implementation=implementation,
+      **named,
+    )
+
+  return jax.shard_map(
+    local,
+    mesh=mesh,
+    in_specs=(spread, spread, spread, spread, spread, specs),
+    out_specs=spread,
+    # A Pallas call says nothing of what varies over the mesh.
+    check_vma=False,
+  )(q, k, v, k_pages, v_pages, named)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""Which implementation of an operation runs.
+
+None takes the best there is here, a name takes that one or says why it cannot,
+a list takes the first that can. A named one never falls back silently.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+Implementations = Mapping[str, Callable[..., Any]]
+
+
+def run(
+  implementations: Implementations,
+  implementation: str | Sequence[str] | None,
+  *args: Any,
+  **named: Any,
+) -> Any:
+  """Calls an implementation with the arguments.
+
+  Args:
+    implementations: all there are, by name; 'xla' among them.
+    implementation: None, a name or a list of names.
+    *args: for the implementation.
+    **named: for the implementation.
+
+  Raises:
+    ValueError: no such implementation.
+    NotImplementedError: none of those named can do this.
+  """
+  if implementation is None:
+    implementation = best(implementations)
+  if isinstance(implementation, str):
+    return _find(implementations, implementation)(*args, **named)
+  functions = [_find(implementations, name) for name in implementation]
+  refusals = []
+  for function in functions:
+    try:
+      return function(*args, **named)
+    except NotImplementedError as refusal:
+      refusals.append(str(refusal))
+  raise NotImplementedError(
+    f'none of implementation={list(implementation)} can do this: '
+    + '; '.join(refusals)
+  )
+
+
+def late(module: str, name: str) -> Callable[..., Any]:
+  """A function of a module that is imported when it is first called.
+
+  Pallas takes a third of a second to import, and most programs run XLA.
+  """
+
+  def call(*args, **named):
+    return getattr(importlib.import_module(module), name)(*args, **named)
+
+  return call
+
+
+def best(implementations: Implementations) -> tuple[str, ...]:
+  """What None stands for: 'tpu' where it can on a single TPU, else 'xla'.
+
+  XLA spreads its own operations over a mesh; a Pallas kernel must be called
+  under `shard_map` there, and by name. The kernels for GPUs are named as well.
+  """
+  is_one_tpu = jax.default_backend() == 'tpu' and jax.device_count() == 1
+  return ('tpu', 'xla') if is_one_tpu and 'tpu' in implementations else ('xla',)
+
+
+def _find(implementations, name):
+  if name not in implementations:
+    raise ValueError(
+      f'implementation={name!r}: choose from {sorted(implementations)}'
+    )
+  return implementations[name]
