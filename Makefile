@@ -6,8 +6,12 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
 NO_PYTHON := no Python 3.11 or newer: install one, or name it with PYTHON=...
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
+# The compiler that belongs to the jax of setup.py; 0.7 GB.
+LIBTPU := libtpu==0.0.42.1
+# The same for CUDA; 0.2 GB, in a folder of its own: jax would find it in .venv.
+CUDA := jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2 nvidia-cuda-nvcc-cu12
 
-.PHONY: test test-all test-tpu-compile demo lint
+.PHONY: test test-all test-tpu-compile test-gpu-compile demo lint
 
 # Installs only; again when setup.py changes. The mark comes last, so a broken
 # installation is tried again.
@@ -28,9 +32,19 @@ test: .venv
 test-all: .venv
 	$(PYTEST)
 
-# Lowers the operations for TPU and GPU with jax.export; no device is needed.
+# Compiles the kernels for four TPU generations with Mosaic and XLA:TPU; no
+# device is needed. Writes build/tpu_compile.json; fails if VMEM overflows or a
+# program costs more than tests/tpu_compile/baseline.json says.
 test-tpu-compile: .venv
+	$(BIN)/pip install --quiet '$(LIBTPU)'
 	$(PYTEST) tests/kernels/tpu_lowering_test.py
+	$(BIN)/python -m tests.tpu_compile.run
+
+# Compiles the GPU kernel to H100 machine code; no device is needed.
+test-gpu-compile: .venv
+	$(BIN)/pip install --quiet --no-deps --upgrade --target build/cuda $(CUDA)
+	JSPEC_CUDA_COMPILER=build/cuda $(PYTEST) \
+	  tests/kernels/block_tree_attention_gpu_compile_test.py
 
 # Trains a drafter, then compares drafters, on a real 135M model.
 demo: .venv

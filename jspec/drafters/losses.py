@@ -3,18 +3,14 @@
 
   loss = sum_k w_k CE_k / sum_k w_k,     w_k = mask_k exp(-(k - 1) / gamma)
 
-with k the depth of the slot (arXiv 2602.06036, section 4). The head is frozen,
-so the gradient needs only d CE / d hidden = (softmax - onehot) head^T: it is
-taken together with the value, one chunk of anchors at a time. Full logits
-[B, A, G, V] never exist, and nothing is computed twice: two matmuls with the
-head a step, as in the unchunked form. Value and gradient are equal to it.
+with k the depth of the slot (arXiv 2602.06036, section 4). Full logits
+[B, A, G, V] never exist: `kernels/linear_xent` takes value and gradient
+together, a chunk of anchors at a time.
 """
 
-import functools
-
-import jax
 import jax.numpy as jnp
 
+from jspec.kernels.linear_xent import api as linear_xent
 from jspec.typing import Array, Bool, Float, Int
 
 
@@ -24,7 +20,6 @@ def decay_weights(num_labels: int, gamma: float) -> Float[Array, 'G']:
   return jnp.exp(-depth / gamma) if gamma else jnp.ones_like(depth)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def cross_entropy(
   hidden: Float[Array, 'B A G D'],
   head: Float[Array, 'D V'],
@@ -35,68 +30,19 @@ def cross_entropy(
 
   Args:
     hidden: slots after the final norm.
-    head: frozen; no gradient flows to it.
+    head: usually frozen; its gradient costs extra where it is wanted.
     labels: columns of the head.
     chunk: anchors of a row whose logits are held at once.
   """
-  ce, is_hit, _ = _scan_chunks(hidden, head, labels, chunk, with_grad=False)
-  return ce, is_hit
-
-
-def _forward(hidden, head, labels, chunk):
-  ce, is_hit, grad = _scan_chunks(hidden, head, labels, chunk, with_grad=True)
-  return (ce, is_hit), (grad, head)
-
-
-def _backward(chunk, residuals, cotangents):
-  del chunk
-  grad, head = residuals
-  return grad * cotangents[0][..., None], jnp.zeros_like(head), None
-
-
-cross_entropy.defvjp(_forward, _backward)
-
-
-def _scan_chunks(hidden, head, labels, chunk, *, with_grad):
-  """Runs `_one_chunk` over the anchors; the batch axis stays as it is."""
-  num_anchors = hidden.shape[1]
-  chunk = min(chunk, num_anchors)
-  num_chunks = -(-num_anchors // chunk)
-  padding = num_chunks * chunk - num_anchors
-
-  def split(x):
-    x = jnp.pad(x, ((0, 0), (0, padding)) + ((0, 0),) * (x.ndim - 2))
-    x = x.reshape(x.shape[0], num_chunks, chunk, *x.shape[2:])
-    return jnp.moveaxis(x, 1, 0)
-
-  def join(x):
-    x = jnp.moveaxis(x, 0, 1)
-    x = x.reshape(x.shape[0], num_chunks * chunk, *x.shape[3:])
-    return x[:, :num_anchors]
-
-  def body(carry, inputs):
-    return carry, _one_chunk(*inputs, head, with_grad)
-
-  _, out = jax.lax.scan(body, None, (split(hidden), split(labels)))
-  return tuple(None if x is None else join(x) for x in out)
-
-
-def _one_chunk(hidden, labels, head, with_grad):
-  logits = jnp.einsum(
-    'BAGD,DV->BAGV', hidden, head, preferred_element_type=jnp.float32
+  rows, _, num_labels, width = hidden.shape
+  out = linear_xent.linear_xent(
+    hidden.reshape(rows, -1, width),
+    head,
+    losses=('ce',),
+    labels=labels.reshape(rows, -1),
+    row_chunk=chunk * num_labels,
   )
-  top = jnp.max(logits, axis=-1, keepdims=True)
-  at_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)
-  unnormed = jnp.exp(logits - top)
-  total = jnp.sum(unnormed, axis=-1, keepdims=True)
-  ce = (jnp.log(total) + top - at_label)[..., 0]
-  # The label wins when nothing beats it; an exact tie counts as a hit.
-  is_hit = (at_label >= top)[..., 0]
-  if not with_grad:
-    return ce, is_hit, None
-  mean_column = jnp.einsum('BAGV,DV->BAGD', unnormed, head) / total
-  label_column = jnp.moveaxis(jnp.take(head, labels, axis=1), 0, -1)
-  return ce, is_hit, (mean_column - label_column).astype(hidden.dtype)
+  return out['ce'].reshape(labels.shape), out['is_hit'].reshape(labels.shape)
 
 
 def weighted_mean(

@@ -77,9 +77,7 @@ def _law(log_probs, temperature, is_greedy) -> Float[Array, 'B n Q']:
 
 def _gumbel(keys, node, shape) -> Float[Array, 'B n *shape']:
   """Noise for every row and node."""
-  draw = functools.partial(
-    jax.random.gumbel, shape=shape, dtype=jnp.float32, mode='high'
-  )
+  draw = functools.partial(jax.random.gumbel, shape=shape, dtype=jnp.float32)
 
   def of_row(key):
     return jax.vmap(lambda number: draw(jax.random.fold_in(key, number)))(node)

@@ -8,6 +8,7 @@ Neither the shape nor the confidence looks at a token drawn, so cutting the list
 of nodes anticipates nothing and sampled drafts stay lossless.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -47,22 +48,39 @@ def from_marginals(
       f'a tree of depth {topology.depth} needs as many marginals, got'
       f' {num_depths}; build the topology with depth={num_depths}'
     )
-  # Leaves read some law as well; what they would draw is nobody's child.
-  depth = np.minimum(topology.depths, num_depths - 1)
-  children, law = draws_lib.children(
-    candidates.Candidates(*(x[:, depth] for x in marginals)),
-    np.arange(topology.num_nodes),
+  # Only behind nodes with children is anything drawn.
+  inner = np.flatnonzero(topology.num_children)
+  children, drawn = draws_lib.children(
+    candidates.Candidates(
+      *(x[:, np.asarray(topology.depths, int)[inner]] for x in marginals)
+    ),
+    inner,
     max(topology.most_children, 1),
     temperature,
     keys,
     draws,
   )
-  parents = np.asarray(topology.parents[1:], int)
-  drafted = children[:, parents, np.asarray(topology.ranks[1:], int)]
+  law = no_law(topology, marginals, temperature)
+  if law is not None:
+    law = jax.tree.map(lambda x, new: x.at[:, inner].set(new), law, drawn)
+  slot = np.searchsorted(inner, topology.parents[1:])
+  drafted = children[:, slot, np.asarray(topology.ranks[1:], int)]
   tokens = jnp.concatenate(
     [anchor[:, None], drafted.astype(anchor.dtype)], axis=1
   )
   return draft(topology, tokens, law, draws)
+
+
+def no_law(
+  topology: topology_lib.Topology,
+  found: candidates.Candidates,
+  temperature: Float[Array, 'B'] | None,
+) -> draws_lib.Law | None:
+  """Room for the law of every node; leaves keep it empty."""
+  if temperature is None:
+    return None
+  shape = (found.ids.shape[0], topology.num_nodes, found.ids.shape[-1])
+  return jnp.zeros(shape, found.ids.dtype), jnp.zeros(shape, jnp.float32)
 
 
 def draft(
@@ -71,22 +89,19 @@ def draft(
   law: draws_lib.Law | None,
   draws: str,
 ) -> tree.Draft:
-  """The draft of a filled tree; `law` is of every node, leaves included."""
+  """The draft of a filled tree."""
   rows, size = tokens.shape
 
   def every_row(values, dtype):
     return jnp.broadcast_to(jnp.asarray(values, dtype), (rows, size))
 
-  if law is not None:
-    ids, probs = law
-    has_children = np.asarray(topology.num_children)[:, None] > 0
-    law = tree.SparseLaw(ids, jnp.where(has_children, probs, 0.0), draws=draws)
+  q = None if law is None else tree.SparseLaw(*law, draws=draws)
   return tree.Draft(
     tokens=tokens,
     parents=every_row(topology.parents, jnp.int32),
     num_nodes=jnp.full((rows,), size, jnp.int32),
     confidence=every_row(topology.acceptance, jnp.float32),
-    q=law,
+    q=q,
   )
 
 

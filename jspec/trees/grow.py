@@ -69,13 +69,9 @@ def build(
     UserError: too few candidates for this shape.
   """
   fill.check(topology, root, draws)
-  rows, num_ranks = root.ids.shape
-  size = topology.num_nodes
+  rows, size = anchor.shape[0], topology.num_nodes
   tokens = jnp.zeros((rows, size), jnp.int32).at[:, 0].set(anchor)
-  law = None
-  if temperature is not None:
-    shape = (rows, size, num_ranks)
-    law = (jnp.zeros(shape, root.ids.dtype), jnp.zeros(shape, jnp.float32))
+  law = fill.no_law(topology, root, temperature)
 
   def draw(law, tokens, behind, node, child):
     """Draws behind `node`; puts down the laws and the children's tokens."""
@@ -108,7 +104,8 @@ def build(
 
   behind_anchor = candidates.Candidates(*(x[:, None] for x in root))
   child = _children(topology, {0: 0})
-  law, tokens = draw(law, tokens, behind_anchor, np.zeros(1, int), child)
+  if size > 1:
+    law, tokens = draw(law, tokens, behind_anchor, np.zeros(1, int), child)
   if topology.depth > 1:
     (state, law, tokens), _ = jax.lax.scan(
       deepen,

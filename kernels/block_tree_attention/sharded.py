@@ -7,6 +7,8 @@ fewer key-value heads than shards nothing is shared out; every shard keeps and
 computes all of them (to share out the queries, hold each head once per shard).
 """
 
+from collections.abc import Sequence
+
 import jax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
@@ -46,7 +48,7 @@ def block_tree_attention(
   heads: str | None,
   window: int | None = None,
   scale: float | None = None,
-  implementation=None,
+  implementation: str | Sequence[str] | None = None,
   **arrays,
 ) -> Float[Array, 'B T N H']:
   """`api.block_tree_attention` on a mesh.

@@ -9,8 +9,14 @@ Rows `path[b, :num_rows[b]]` of the round's nodes go to the positions
 Verification never wrote anything, so there is nothing to roll back.
 """
 
-import jax.numpy as jnp
+from collections.abc import Sequence
+
+import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+
+from jspec.kernels import choose
+from jspec.kernels.kv_commit import ref, xla
 
 
 def kv_commit(
@@ -22,6 +28,8 @@ def kv_commit(
   page_ids: Int[Array, 'B M'],
   lengths: Int[Array, 'B'],
   num_rows: Int[Array, 'B'],
+  *,
+  implementation: str | Sequence[str] | None = None,
 ) -> tuple[
   Float[Array, 'L P K R H'], Float[Array, 'L P K R H'], Bool[Array, '']
 ]:
@@ -33,36 +41,54 @@ def kv_commit(
     k: keys of the round's nodes, rotated.
     v: values of the round's nodes.
     path: node indices, anchor first; entries from `num_rows` on are ignored.
-    page_ids: pages of each row in order of position, -1 where it owns none.
+    page_ids: pages of each row in order of position, -1 where it owns none. No
+      two rows write to the same page.
     lengths: committed tokens of each row before the write.
     num_rows: rows to write.
+    implementation: 'reference' (numpy on the host), 'xla', 'tpu', a list of
+      names (the first that can wins), or None for the best here
+      (`choose.best`). A named one never falls back silently.
 
   Returns:
     Both pools, and whether any row had no page to go to (nothing is written
     for such a row's missing pages; it must not pass unnoticed).
+
+  Raises:
+    ValueError: no such implementation.
+    NotImplementedError: the implementation named cannot do this.
   """
-  num_pages, page_size = k_pages.shape[1], k_pages.shape[3]
-  steps = jnp.arange(path.shape[1], dtype=lengths.dtype)
-  positions = lengths[:, None] + steps
-  slots = positions // page_size
-  pages = jnp.take_along_axis(
-    page_ids, jnp.minimum(slots, page_ids.shape[1] - 1), axis=1
+  return choose.run(
+    IMPLEMENTATIONS,
+    implementation,
+    k_pages,
+    v_pages,
+    k,
+    v,
+    path,
+    page_ids,
+    lengths,
+    num_rows,
   )
-  is_live = steps < num_rows[:, None]
-  has_page = (slots < page_ids.shape[1]) & (pages >= 0)
-  # Out of range on purpose where nothing is to be written: `drop` skips it.
-  pages = jnp.where(is_live & has_page, pages, num_pages).reshape(-1)
-  offsets = (positions % page_size).reshape(-1)
 
-  def write(pool, rows):
-    rows = jnp.take_along_axis(rows, path[None, :, :, None, None], axis=2)
-    rows = rows.reshape(rows.shape[0], -1, *rows.shape[3:])
-    # Advanced indices around a slice come first: [B * G, L, K, H].
-    rows = rows.swapaxes(0, 1).astype(pool.dtype)
-    return pool.at[:, pages, :, offsets].set(rows, mode='drop')
 
-  return (
-    write(k_pages, k),
-    write(v_pages, v),
-    jnp.any(is_live & ~has_page),
+def _reference(k_pages, v_pages, *rest):
+  """Calls the specification from compiled code too."""
+  shapes = (
+    jax.ShapeDtypeStruct(k_pages.shape, k_pages.dtype),
+    jax.ShapeDtypeStruct(v_pages.shape, v_pages.dtype),
+    jax.ShapeDtypeStruct((), bool),
   )
+  return jax.pure_callback(
+    lambda *arrays: ref.kv_commit(*map(np.asarray, arrays)),
+    shapes,
+    k_pages,
+    v_pages,
+    *rest,
+  )
+
+
+IMPLEMENTATIONS = {
+  'reference': _reference,
+  'tpu': choose.late('jspec.kernels.kv_commit.tpu', 'kv_commit'),
+  'xla': xla.kv_commit,
+}

@@ -136,7 +136,14 @@ def test_a_tree_at_the_end_of_the_context_stays_inside(plain, known):
     assert len(got.tokens) == room
 
 
-@pytest.mark.parametrize('size', [1, 2, 12, 40])
+@pytest.mark.parametrize(
+  'size',
+  [
+    pytest.param(1, marks=pytest.mark.slow),
+    12,
+    pytest.param(100, marks=pytest.mark.slow),
+  ],
+)
 def test_dflash_trees_of_any_size_change_no_token(target, plain, size):
   """Whatever the neighbours, the budget, the depth and the draft."""
   drafter = toy.drafter(target, tree_size=size)
@@ -169,6 +176,7 @@ def test_a_rule_that_is_not_for_the_drafts_is_refused(target):
     make(target, KnownTree(target), rule='newest')
 
 
+@pytest.mark.slow
 def test_a_bigger_tree_accepts_more_than_its_first_path(target):
   """The tree is worth its nodes: the chain is one of its branches."""
   rounds = []
@@ -250,12 +258,13 @@ def test_a_tree_row_scores_as_the_chain_of_its_path(target):
     )
 
   steps = np.tile(np.arange(21, dtype=np.int32), (num_rows, 1))
+  logits = jax.jit(lambda target, scored: target.logits(scored.hidden))
   scored = score(target, text, tree.chain_parents(num_rows, 21), cache)
   counts = jnp.array([21, 6], jnp.int32)
   cache = cache.commit(scored.k, scored.v, jnp.asarray(steps), counts)
-  whole = target.logits(score(target, nodes, parents, cache).hidden)
-  for leaf in (7, 22, num_nodes - 1):
-    for row in range(num_rows):
+  whole = logits(target, score(target, nodes, parents, cache))
+  for row in range(num_rows):
+    for leaf in (7, num_nodes - 1):
       path = [leaf]
       while path[0] > 0:
         path.insert(0, parents[row, path[0]])
@@ -264,7 +273,7 @@ def test_a_tree_row_scores_as_the_chain_of_its_path(target):
         target, chain, tree.chain_parents(num_rows, len(path)), cache
       )
       np.testing.assert_allclose(
-        whole[row, path], target.logits(alone.hidden)[row], atol=1e-5
+        whole[row, path], logits(target, alone)[row], atol=1e-5
       )
 
 

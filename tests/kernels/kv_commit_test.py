@@ -1,53 +1,59 @@
 # SPDX-License-Identifier: MIT
 """The pages' only writer, against a row-by-row reference."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jspec.kernels.kv_commit import api, ref
+from jspec.kernels.kv_commit import api, cases, ref
+from tests.kernels import commit_problem
+
+BY_NAME = {case.name: case for case in cases.CASES}
 
 
-def make_problem(seed, lengths, num_rows, num_nodes=6, page_size=4):
-  rng = np.random.default_rng(seed)
-  rows, pages_per_row = len(lengths), 5
-  num_pages = rows * pages_per_row + 2
-  pool = (3, num_pages, 2, page_size, 8)
-  nodes = (3, rows, num_nodes, 2, 8)
-  page_ids = rng.permutation(num_pages)[: rows * pages_per_row]
-  path = np.sort(
-    np.stack([rng.permutation(num_nodes)[:5] for _ in range(rows)]), axis=1
-  )
-  return dict(
-    k_pages=rng.normal(size=pool).astype(np.float32),
-    v_pages=rng.normal(size=pool).astype(np.float32),
-    k=rng.normal(size=nodes).astype(np.float32),
-    v=rng.normal(size=nodes).astype(np.float32),
-    path=path.astype(np.int32),
-    page_ids=page_ids.reshape(rows, pages_per_row).astype(np.int32),
-    lengths=np.array(lengths, np.int32),
-    num_rows=np.array(num_rows, np.int32),
-  )
+def run(problem, implementation=None):
+  function = functools.partial(api.kv_commit, implementation=implementation)
+  return jax.jit(function)(**jax.tree.map(jnp.asarray, problem))
 
 
-@pytest.mark.parametrize('seed', range(4))
-def test_rows_land_behind_the_prefix_across_pages(seed):
-  problem = make_problem(seed, lengths=(0, 3, 7, 15), num_rows=(5, 2, 0, 4))
-  expected = ref.kv_commit(**problem)
-  got = jax.jit(api.kv_commit)(**jax.tree.map(jnp.asarray, problem))
-  for ours, theirs in zip(got, expected, strict=True):
+@pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize('implementation', ['reference', 'xla'])
+def test_equals_the_reference(case, implementation):
+  problem = commit_problem.make(case)
+  got = run(problem, implementation)
+  for ours, theirs in zip(got, ref.kv_commit(**problem), strict=True):
     np.testing.assert_array_equal(ours, theirs)
-  assert not got[2]
-  changed = np.any(expected[0] != problem['k_pages'], axis=(0, 2, 4))
-  assert changed.sum() == 5 + 2 + 0 + 4
+  assert bool(got[2]) == commit_problem.is_dropped(case)
 
 
-def test_row_without_a_page_sets_the_flag_and_spares_the_others():
-  problem = make_problem(0, lengths=(6, 18, 3), num_rows=(3, 4, 3))
-  problem['page_ids'][0, 2] = -1  # Positions 8 ..: the third row has no page.
-  expected = ref.kv_commit(**problem)
-  got = jax.jit(api.kv_commit)(**jax.tree.map(jnp.asarray, problem))
-  for ours, theirs in zip(got, expected, strict=True):
-    np.testing.assert_array_equal(ours, theirs)
-  assert got[2]
+def test_rows_land_behind_the_prefix_and_nowhere_else():
+  case = BY_NAME['across_pages']
+  problem = commit_problem.make(case)
+  k_pages, _, _ = run(problem)
+  was = np.isnan(problem['k_pages']).all(axis=(0, 2, 4))
+  now = np.isnan(np.asarray(k_pages)).all(axis=(0, 2, 4))
+  assert was.sum() - now.sum() == sum(case.num_rows)
+  for row, length in enumerate(case.lengths):
+    for i in range(case.num_rows[row]):
+      slot, offset = divmod(length + i, case.page_size)
+      page = problem['page_ids'][row, slot]
+      node = problem['path'][row, i]
+      np.testing.assert_array_equal(
+        k_pages[:, page, :, offset], problem['k'][:, row, node]
+      )
+
+
+def test_bfloat16_pools_take_bfloat16_rows():
+  problem = commit_problem.make(BY_NAME['across_tiles'], dtype=jnp.bfloat16)
+  got = run(problem)
+  for ours, theirs in zip(got, ref.kv_commit(**problem), strict=True):
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(np.float32(ours), theirs.astype(np.float32))
+
+
+def test_an_implementation_that_does_not_exist_is_refused():
+  with pytest.raises(ValueError, match='choose from'):
+    run(commit_problem.make(cases.CASES[0]), 'cuda')

@@ -67,7 +67,7 @@ def heap(log_probs, count):
 @pytest.mark.parametrize('num_nodes', [2, 5, 24])
 def test_beam_equals_the_heap(kind, num_nodes):
   rng = np.random.default_rng(num_nodes)
-  for _ in range(12):
+  for _ in range(10):
     logits = random_logits(rng, 3, 4, 9, kind)
     marginals, draft = draft_of(logits, num_nodes)
     shape.check(draft, ANCHOR)
@@ -124,7 +124,7 @@ def test_no_tree_of_as_many_nodes_expects_more(vocab, depths, count):
 def test_prefix_of_the_list_is_the_draft_of_fewer_nodes():
   logits = random_logits(np.random.default_rng(3), 2, 5, 12, 'ties')
   _, large = draft_of(logits, 20, num_ranks=12)
-  for num_nodes in (1, 2, 7, 19):
+  for num_nodes in (1, 2, 11):
     _, small = draft_of(logits, num_nodes, num_ranks=12)
     np.testing.assert_array_equal(small.tokens, large.tokens[:, :num_nodes])
     np.testing.assert_array_equal(small.parents, large.parents[:, :num_nodes])

@@ -81,6 +81,7 @@ def test_draft_equals_the_plain_loop(kind, sizes):
 
 
 def test_both_ways_of_remembering_give_the_same_draft():
+  # Two words of scratch rows.
   sizes = {'num_nodes': 24, 'width': 9, 'num_steps': 4, 'count': 3}
   log_probs = laws.table(np.random.default_rng(2), 3, VOCAB, 5)
   gathered = draft_of(log_probs, **sizes)

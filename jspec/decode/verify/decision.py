@@ -76,19 +76,19 @@ def accept_with(
   def sampled():
     decision = decide(logits, draft, params, tests)
     token = sampling.draw(decision.weights, bonus)
-    return _commit(draft, decision, token)
+    drawn = _commit(draft, decision, token)
+    matched = lax.cond(
+      jnp.any(is_greedy), lambda: walk.match(logits, draft), lambda: drawn
+    )
 
-  def mixed():
     def choose(greedy, other):
       rows = is_greedy.reshape(-1, *(1,) * (greedy.ndim - 1))
       return jnp.where(rows, greedy, other)
 
-    return jax.tree.map(choose, walk.match(logits, draft), sampled())
+    return jax.tree.map(choose, matched, drawn)
 
   return lax.cond(
-    jnp.all(is_greedy),
-    lambda: walk.match(logits, draft),
-    lambda: lax.cond(jnp.any(is_greedy), mixed, sampled),
+    jnp.all(is_greedy), lambda: walk.match(logits, draft), sampled
   )
 
 

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""The same attention under `shard_map`, over key-value heads and batch rows.
+
+Heads do not see each other, so a shard takes some key-value heads with all the
+query heads that share them, and nothing is communicated. With fewer key-value
+heads than shards each is repeated on as many shards as divide its query heads
+(its gradient is summed over them); where that leaves a remainder, all shards
+compute all heads.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from jspec.kernels.block_tree_attention import sharded
+from jspec.kernels.draft_block_attention import api
+
+
+def draft_block_attention(
+  q: Float[Array, 'B A T N H'],
+  k: Float[Array, 'B A T K H'],
+  v: Float[Array, 'B A T K H'],
+  context_k: Float[Array, 'B S K H'],
+  context_v: Float[Array, 'B S K H'],
+  *,
+  anchors: Int[Array, 'B A'],
+  segments: Int[Array, 'B S'],
+  mesh: Mesh,
+  heads: str | None = None,
+  rows: str | None = None,
+  **named,
+) -> Float[Array, 'B A T N H']:
+  """`api.draft_block_attention` on a mesh.
+
+  Args:
+    q: queries of the slots, rotated.
+    k: keys of the slots, rotated.
+    v: values of the slots.
+    context_k: keys of the sequence, rotated.
+    context_v: values of the sequence.
+    anchors: row of each anchor, negative for none.
+    segments: document of each row, 0 for padding.
+    mesh: the devices.
+    heads: mesh axis that shares out the heads; None keeps them together.
+    rows: mesh axis that shares out the batch rows.
+    **named: window, scale, implementation (name one: what is best for a
+      shard is not asked of its device).
+
+  Raises:
+    ValueError: more key-value heads than shards, but they do not share out.
+  """
+  arrays = [q, k, v, context_k, context_v]
+  num_heads, num_kv_heads = q.shape[3], k.shape[3]
+  axis = sharded.head_axis(num_kv_heads, mesh, heads)
+  if heads is not None and axis is None:
+    repeats, rest = divmod(mesh.shape[heads], num_kv_heads)
+    if not rest and num_heads % mesh.shape[heads] == 0:
+      arrays[1:] = [jnp.repeat(x, repeats, axis=-2) for x in arrays[1:]]
+      axis = heads
+  block = PartitionSpec(rows, None, None, axis)
+  context = PartitionSpec(rows, None, axis)
+  table = PartitionSpec(rows)
+
+  def local(*arrays):
+    *arrays, anchors, segments = arrays
+    return api.draft_block_attention(
+      *arrays, anchors=anchors, segments=segments, **named
+    )
+
+  return jax.shard_map(
+    local,
+    mesh=mesh,
+    in_specs=(block, block, block, context, context, table, table),
+    out_specs=block,
+    # A Pallas call says nothing of what varies over the mesh.
+    check_vma=False,
+  )(*arrays, anchors, segments)

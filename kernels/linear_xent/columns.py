@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""One chunk of rows: walks over the columns of the head.
+
+The first walk keeps a running maximum m, normaliser z and, for the gradient,
+E_q[W] = sum_v q_v W_v, rescaled when the maximum moves; 'ce' and 'lse' need no
+more. Losses against a teacher need both log-sum-exps before the first
+probability, hence a second walk; with all columns in one chunk the logits of
+the first are still there.
+
+The last chunk of columns is moved back to fit the head; the columns that were
+seen before are masked, and no padded copy of a head is ever made.
+
+Throughout, `rows` are (hidden, labels, teacher_hidden) and `heads` are (head,
+teacher_head); labels and teacher may be None.
+"""
+
+import jax
+import jax.numpy as jnp
+
+OF_TEACHER = ('kl', 'reverse_kl', 'tv')
+
+
+def losses(rows, heads, *, names, size, with_grad):
+  """Values, hits, gradients and statistics of some rows.
+
+  Args:
+    rows: hidden [*batch, R, D], labels [*batch, R] and teacher_hidden.
+    heads: head [D, V] and teacher_head.
+    names: losses wanted.
+    size: columns of a chunk.
+    with_grad: whether to make the gradients.
+
+  Returns:
+    {name: [*batch, R]}; whether the label is a hit, or None; {name: gradient
+    for hidden}; and what `head_gradient` needs to know of the rows.
+  """
+  hidden, labels, _ = rows
+  num_chunks = -(-heads[0].shape[1] // size)
+  at = _chunks(rows, heads, size)
+  second = [name for name in OF_TEACHER if name in names]
+  # The gradient is a - s q; of these, s is known after the last chunk only.
+  late = [n for n in second if n != 'kl' and num_chunks > 1]
+  needs_mean = with_grad and bool(late or {'ce', 'lse'} & set(names))
+
+  total = _walk(lambda i: _first(at(i), labels, needs_mean), _merge, num_chunks)
+  stats = {x: total[x][0] + jnp.log(total[x][1]) for x in 'qp' if x in total}
+  values, grads, is_hit = {'lse': stats['q']}, {}, None
+  if labels is not None:
+    values['ce'] = stats['q'] - total['label']
+    is_hit = (total['label'] >= total['q'][0])[..., 0]
+  if needs_mean:
+    grads['lse'] = total['mean'] / total['q'][1]
+  if needs_mean and labels is not None:
+    column = jnp.moveaxis(jnp.take(heads[0], labels, axis=1), 0, -1)
+    grads['ce'] = grads['lse'] - column
+
+  if second:
+    sums = _walk(
+      lambda i: _second(at(i), stats, second, late, with_grad),
+      lambda a, b: jax.tree.map(jnp.add, a, b),
+      num_chunks,
+    )
+    for name in second:
+      values[name], stats[name], *product = sums[name]
+      if with_grad:
+        mean = stats[name] * grads['lse'] if name in late else 0
+        grads[name] = product[0] - mean
+
+  values = {name: values[name][..., 0] for name in names}
+  grads = {name: grads[name].astype(hidden.dtype) for name in names if grads}
+  return values, is_hit, grads, stats
+
+
+def head_gradient(rows, heads, stats, cotangents, d_head, *, size):
+  """Adds the gradient of the head [D, V] that comes from these rows.
+
+  Args:
+    rows: as above.
+    heads: as above.
+    stats: as `losses` returned it.
+    cotangents: of the losses, {name: [*batch, R]}.
+    d_head: the sum so far, float32.
+    size: columns of a chunk.
+  """
+  at = _chunks(rows, heads, size)
+  hidden, labels, _ = rows
+  num_chunks = -(-heads[0].shape[1] // size)
+
+  def body(i, d_head):
+    chunk = at(i)
+    logits, _, _, _, start, fresh = chunk
+    q = jnp.exp(logits - stats['q'])
+    total = 0
+    for name, cotangent in cotangents.items():
+      if name == 'ce':
+        index = start + jnp.arange(q.shape[-1])
+        is_label = (index == labels[..., None]) & fresh
+        gradient = q - is_label
+      elif name == 'lse':
+        gradient = q
+      else:
+        _, a = _terms(name, chunk, stats)
+        gradient = a - stats[name] * q
+      total = total + cotangent[..., None] * gradient
+    more = jnp.einsum(
+      '...D,...V->DV',
+      hidden,
+      total.astype(hidden.dtype),
+      preferred_element_type=jnp.float32,
+    )
+    more += jax.lax.dynamic_slice_in_dim(d_head, start, more.shape[1], axis=1)
+    return jax.lax.dynamic_update_slice_in_dim(d_head, more, start, axis=1)
+
+  return jax.lax.fori_loop(0, num_chunks, body, d_head)
+
+
+def _chunks(rows, heads, size):
+  """A function that gives chunk i; a single one is made once.
+
+  A chunk is (logits, teacher's logits, columns of the head, of the teacher's,
+  first column, which of them are new).
+  """
+  hidden, _, teacher_hidden = rows
+  head, teacher_head = heads
+  length = head.shape[1]
+
+  def at(i):
+    start = jnp.minimum(i * size, length - size)
+    fresh = start + jnp.arange(size) >= i * size
+
+    def logits(hidden, head):
+      if head is None:
+        return None, None
+      columns = head
+      if size < length:
+        columns = jax.lax.dynamic_slice_in_dim(head, start, size, axis=1)
+      scores = jnp.einsum(
+        '...D,DV->...V', hidden, columns, preferred_element_type=jnp.float32
+      )
+      if length % size:
+        scores = jnp.where(fresh, scores, -jnp.inf)
+      return scores, columns
+
+    own, columns = logits(hidden, head)
+    teacher, teacher_columns = logits(teacher_hidden, teacher_head)
+    return own, teacher, columns, teacher_columns, start, fresh
+
+  if size < length:
+    return at
+  everything = at(0)
+  return lambda i: everything
+
+
+def _walk(of_chunk, merge, num_chunks):
+  """Merges `of_chunk(i)` over all chunks."""
+  first = of_chunk(0)
+  if num_chunks == 1:
+    return first
+  return jax.lax.fori_loop(
+    1, num_chunks, lambda i, state: merge(state, of_chunk(i)), first
+  )
+
+
+def _first(chunk, labels, needs_mean):
+  """Maximum and normaliser, the label's logit, the sum behind E_q[W]."""
+  logits, teacher, columns, _, start, fresh = chunk
+
+  def lse_parts(logits):
+    top = jnp.max(logits, axis=-1, keepdims=True)
+    unnormed = jnp.exp(logits - top)
+    return (top, jnp.sum(unnormed, axis=-1, keepdims=True)), unnormed
+
+  out = {}
+  out['q'], unnormed = lse_parts(logits)
+  if teacher is not None:
+    out['p'], _ = lse_parts(teacher)
+  if labels is not None:
+    place = labels[..., None] - start
+    nearest = jnp.clip(place, 0, logits.shape[-1] - 1)
+    found = jnp.take_along_axis(logits, nearest, axis=-1)
+    out['label'] = jnp.where(place == nearest, found, -jnp.inf)
+  if needs_mean:
+    out['mean'] = _product(unnormed, columns)
+  return out
+
+
+def _merge(a, b):
+  """Two results of `_first` as one."""
+  out = {}
+  for name in ('q', 'p'):
+    if name not in a:
+      continue
+    top = jnp.maximum(a[name][0], b[name][0])
+    scales = [jnp.exp(x[name][0] - top) for x in (a, b)]
+    z = a[name][1] * scales[0] + b[name][1] * scales[1]
+    out[name] = (top, z)
+    if name == 'q' and 'mean' in a:
+      out['mean'] = a['mean'] * scales[0] + b['mean'] * scales[1]
+  if 'label' in a:
+    out['label'] = jnp.maximum(a['label'], b['label'])
+  return out
+
+
+def _second(chunk, stats, names, late, with_grad):
+  """{name: (value, s, gradient)} of the chunk, as sums over its columns.
+
+  The gradient of a late loss lacks its second term, - s E_q[W].
+  """
+  logits, _, columns, *_ = chunk
+  out = {}
+  for name in names:
+    value, a = _terms(name, chunk, stats)
+    value, s = (jnp.sum(x, axis=-1, keepdims=True) for x in (value, a))
+    out[name] = (value, s)
+    if with_grad:
+      if name not in late:
+        factor = -1 if name == 'kl' else s
+        a = a - factor * jnp.exp(logits - stats['q'])
+      out[name] += (_product(a, columns),)
+  return out
+
+
+def _terms(name, chunk, stats):
+  """What a loss sums over the columns, and a of its gradient a - s q."""
+  logits, teacher, *_ = chunk
+  logq, logp = logits - stats['q'], teacher - stats['p']
+  p, q = jnp.exp(logp), jnp.exp(logq)
+  if name == 'tv':
+    return jnp.abs(p - q) / 2, jnp.sign(q - p) * q / 2
+  if name == 'kl':
+    # Where p is 0 nothing is added, even if the logarithm is infinite.
+    return jnp.where(p > 0, p * (logp - logq), 0), -p
+  value = jnp.where(q > 0, q * (logq - logp), 0)
+  return value, value
+
+
+def _product(weights, columns):
+  """weights [*batch, R, V] columns^T, summed in float32."""
+  return jnp.einsum(
+    '...V,DV->...D',
+    weights.astype(columns.dtype),
+    columns,
+    preferred_element_type=jnp.float32,
+  )

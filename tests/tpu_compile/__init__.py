@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Compiles for real TPUs on a machine that has none."""
