@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.bench import attention, timing
+from jspec.bench import attention, timing, training
 from jspec.kernels.block_tree_attention import cases
 from jspec.kernels.kv_commit import api as kv_commit
 from jspec.nn import tiles
@@ -46,7 +46,7 @@ def run(
   rate = timing.read_rate([np.ones((4096, 16384), np.float32)])
   flops = timing.flop_rate()
   timed = [*cases.TIMED]
-  total = len(timed) + 2 + len(COMPARISONS)
+  total = len(timed) + 3 + len(COMPARISONS)
   done = 0
 
   def tick():
@@ -75,6 +75,8 @@ def run(
   tick()
   matmuls = _tiles(repeats)
   tick()
+  trained = _training(max(3, repeats // 4))
+  tick()
   compared = []
   for name, ours, theirs, bound in COMPARISONS:
     compared.append(_compare(name, problems, ours, theirs, bound, repeats))
@@ -86,6 +88,7 @@ def run(
     'operations': entries,
     'comparisons': compared,
     'tiled_matmul': matmuls,
+    'training': trained,
   }
 
 
@@ -110,6 +113,9 @@ def table(result: dict[str, Any]) -> str:
     lines.append(
       f'{m["rows"]:>4} rows{"":25}{m["plain_ms"]:9.2f}{m["tiled_ms"]:9.2f}'
     )
+  lines.append(f'\n{"value and gradient, in turns":34}{"ms":>9}{"MB":>9}')
+  for t in result['training']:
+    lines.append(f'{t["name"]:34}{t["ms"]:9.1f}{t["scratch_bytes"] / 1e6:9.1f}')
   return '\n'.join(lines)
 
 
@@ -140,6 +146,18 @@ def _compare(name, problems, ours, theirs, bound, repeats):
   if ours == '64_rows_one_long':
     ratio *= other.num_bytes / mine.num_bytes
   return dict(name=name, ratio=ratio, bound=bound)
+
+
+def _training(repeats):
+  """Milliseconds and scratch memory of the operations of training."""
+  programs = training.programs()
+  seconds = timing.in_turns(
+    {name: run for name, (run, _) in programs.items()}, repeats
+  )
+  return [
+    dict(name=name, ms=seconds[name] * 1e3, scratch_bytes=scratch)
+    for name, (_, scratch) in programs.items()
+  ]
 
 
 def _commit(repeats, rate, flops):

@@ -41,18 +41,24 @@ def losses(rows, heads, *, names, size, with_grad):
   # The gradient is a - s q; of these, s is known after the last chunk only.
   late = [n for n in second if n != 'kl' and num_chunks > 1]
   needs_mean = with_grad and bool(late or {'ce', 'lse'} & set(names))
+  # With all columns at hand the label's own is subtracted among the weights.
+  is_direct = needs_mean and num_chunks == 1 and 'lse' not in names
 
-  total = _walk(lambda i: _first(at(i), labels, needs_mean), _merge, num_chunks)
+  total = _walk(
+    lambda i: _first(at(i), labels, needs_mean, is_direct), _merge, num_chunks
+  )
   stats = {x: total[x][0] + jnp.log(total[x][1]) for x in 'qp' if x in total}
   values, grads, is_hit = {'lse': stats['q']}, {}, None
   if labels is not None:
     values['ce'] = stats['q'] - total['label']
     is_hit = (total['label'] >= total['q'][0])[..., 0]
-  if needs_mean:
+  if is_direct:
+    grads['ce'] = total['mean'] / total['q'][1]
+  elif needs_mean:
     grads['lse'] = total['mean'] / total['q'][1]
-  if needs_mean and labels is not None:
-    column = jnp.moveaxis(jnp.take(heads[0], labels, axis=1), 0, -1)
-    grads['ce'] = grads['lse'] - column
+    if 'ce' in names:
+      column = jnp.moveaxis(jnp.take(heads[0], labels, axis=1), 0, -1)
+      grads['ce'] = grads['lse'] - column
 
   if second:
     sums = _walk(
@@ -161,8 +167,11 @@ def _walk(of_chunk, merge, num_chunks):
   )
 
 
-def _first(chunk, labels, needs_mean):
-  """Maximum and normaliser, the label's logit, the sum behind E_q[W]."""
+def _first(chunk, labels, needs_mean, is_direct):
+  """Maximum and normaliser, the label's logit, the sum behind E_q[W].
+
+  If `is_direct`, the sum behind E_q[W] - W_label.
+  """
   logits, teacher, columns, _, start, fresh = chunk
 
   def lse_parts(logits):
@@ -179,6 +188,9 @@ def _first(chunk, labels, needs_mean):
     nearest = jnp.clip(place, 0, logits.shape[-1] - 1)
     found = jnp.take_along_axis(logits, nearest, axis=-1)
     out['label'] = jnp.where(place == nearest, found, -jnp.inf)
+  if is_direct:
+    is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
+    unnormed = jnp.where(is_label, unnormed - out['q'][1], unnormed)
   if needs_mean:
     out['mean'] = _product(unnormed, columns)
   return out
