@@ -5,7 +5,8 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
     >/dev/null 2>&1 && { command -v $$name; break; }; done)
 NO_PYTHON := no Python 3.11 or newer: install one, or name it with PYTHON=...
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -q
+# Two processes, a file at a time: most of a test is compiling, on one core.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 # The compiler that belongs to the jax of setup.py; 0.7 GB.
 LIBTPU := libtpu==0.0.42.1
 # The same for CUDA; 0.2 GB, in a folder of its own: jax would find it in .venv.

@@ -57,6 +57,7 @@ DEV = [
   'packaging>=24',
   'pre-commit>=4.0',
   'pytest>=9.0',
+  'pytest-xdist>=3.6',
   'ruff>=0.14',
   'scipy>=1.14',
 ]

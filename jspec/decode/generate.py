@@ -68,7 +68,7 @@ class Decoder:
     *,
     num_rows: int = 8,
     max_len: int | None = None,
-    page_size: int = 32,
+    page_size: int | None = None,
     num_rounds: int = 8,
     rule: str = verify.WALK,
   ):
@@ -80,7 +80,8 @@ class Decoder:
       num_rows: requests decoded side by side.
       max_len: most tokens of prompt and answer together; None means the
         target's own limit.
-      page_size: cached tokens in a page.
+      page_size: cached tokens in a page; None means 32, and 128 on TPUs, which
+        copy shorter pages of narrow heads (`kernels/README.md`).
       num_rounds: rounds between two looks of the host.
       rule: how drafts are verified (`verify.api`). The default keeps the
         tokens of plain decoding; the others sample drafts and keep its law.
@@ -97,6 +98,8 @@ class Decoder:
       )
     if drafter is not None:
       tree.check_size(drafter.num_draft_tokens + 1)
+    if page_size is None:
+      page_size = 128 if jax.default_backend() == 'tpu' else 32
     self.timing = Timing()
     self._target, self._drafter = target, drafter
     self._num_rows, self._num_rounds = num_rows, num_rounds

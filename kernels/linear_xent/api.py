@@ -60,9 +60,11 @@ def linear_xent(
       for (a reduced draft vocabulary: its token ids); p is the teacher's law
       on these tokens, renormalised. None: the same columns.
     row_chunk: rows of each batch entry whose logits exist at once.
-    vocab_chunk: columns that exist at once; None means all. Then 'kl', 'tv'
-      and 'reverse_kl' cost another product with both heads: it takes the
-      log-sum-exp of all columns before it can take the first probability.
+    vocab_chunk: columns that exist at once; None means all, which is best
+      where 4 * row_chunk * V bytes (and as many for a teacher) fit. With fewer,
+      'kl', 'tv' and 'reverse_kl' cost another product with both heads (no
+      probability without the log-sum-exp of all columns), and the gradient of
+      'ce' gathers columns, for which a TPU keeps the head in another layout.
     implementation: 'reference', 'xla', or None for 'xla'.
 
   Returns:

@@ -79,7 +79,6 @@ LARGE = (
     width=4096,
     vocab_size=151_936,
     teacher_width=4096,
-    row_chunk=2048,
-    vocab_chunk=8192,
+    row_chunk=512,
   ),
 )

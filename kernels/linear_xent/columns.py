@@ -2,10 +2,10 @@
 """One chunk of rows: walks over the columns of the head.
 
 The first walk keeps a running maximum m, normaliser z and, for the gradient,
-E_q[W] = sum_v q_v W_v, rescaled when the maximum moves; 'ce' and 'lse' need no
-more. Losses against a teacher need both log-sum-exps before the first
-probability, hence a second walk; with all columns in one chunk the logits of
-the first are still there.
+E_q[W] = sum_v q_v W_v, rescaled when the maximum moves; 'ce' (less W_label) and
+'lse' need no more. Losses against a teacher need both log-sum-exps before the
+first probability, hence a second walk; with all columns in one chunk the logits
+of the first are still there.
 
 The last chunk of columns is moved back to fit the head; the columns that were
 seen before are masked, and no padded copy of a head is ever made.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Residuals on the support of q equal those over the whole vocabulary."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from jspec.decode.verify import residual
 
 VOCAB, ROWS, SUPPORT = 50, 5, 6
+turn_down = jax.jit(residual.turn_down, static_argnames='draws')
 
 
 def sparse(rng, rows=ROWS):
@@ -59,7 +61,7 @@ def test_turning_down_equals_the_formula_over_the_vocabulary(draws):
     if draws == 'without_replacement':
       q[range(ROWS), token] = 0
       q /= q.sum(axis=1, keepdims=True)
-    r, given = residual.turn_down(r, tokens, given, draws)
+    r, given = turn_down(r, tokens, given, draws)
     np.testing.assert_allclose(given, alpha, rtol=1e-4)
     found = residual.weights(jnp.asarray(p, jnp.float32), r)
     np.testing.assert_allclose(found, left, atol=1e-5)
@@ -69,7 +71,7 @@ def test_only_tokens_with_a_gap_are_left_in_proportion_to_it():
   p = np.array([[0.6, 0.4, 0, 0], [0.3, 0.3, 0.4, 0]])
   ids = np.array([[0, 2], [0, 1]])
   probs = np.array([[0.9, 0.1], [0.2, 0.8]])
-  r, alpha = residual.turn_down(
+  r, alpha = turn_down(
     start(p, ids, probs), jnp.array([0, 1]), jnp.ones(2), 'independent'
   )
   found = np.asarray(residual.weights(jnp.asarray(p, jnp.float32), r))
@@ -83,7 +85,7 @@ def test_only_tokens_with_a_gap_are_left_in_proportion_to_it():
 
 def test_equal_laws_leave_the_target_and_nothing_is_nan():
   p = np.array([[0.5, 0.25, 0.25, 0]] * 2)
-  r, alpha = residual.turn_down(
+  r, alpha = turn_down(
     start(p, np.array([[0, 1, 2]] * 2), p[:, :3]),
     jnp.array([0, 0]),
     jnp.array([1.0, 0.5]),
@@ -114,9 +116,7 @@ def test_support_that_is_used_up_has_no_chance_left():
   p, ids = np.array([[0.2, 0.3, 0.5]]), np.array([[0, 1]])
   r, alpha = start(p, ids, np.array([[0.6, 0.4]])), jnp.ones(1)
   for token in (0, 1):
-    r, alpha = residual.turn_down(
-      r, jnp.array([token]), alpha, 'without_replacement'
-    )
+    r, alpha = turn_down(r, jnp.array([token]), alpha, 'without_replacement')
   np.testing.assert_array_equal(r.q, 0)
   assert residual.ratio(r, jnp.array([0])).tolist() == [0]
   found = residual.weights(jnp.asarray(p, jnp.float32), r)

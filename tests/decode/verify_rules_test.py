@@ -187,10 +187,8 @@ def test_a_row_does_not_depend_on_its_neighbours(rule, parents, draws):
   assert len(set(np.asarray(together.num_accepted).tolist())) > 1
 
 
-@each_rule
+@pytest.mark.parametrize('rule, parents, draws', CASES[1:])
 def test_equal_laws_keep_all_and_disjoint_ones_nothing(rule, parents, draws):
-  if draws is None:
-    pytest.skip('no law of the drafts')
   rng = np.random.default_rng(3)
   p = np.array([0.4, 0.3, 0.2, 0.1, 0, 0])
   with np.errstate(divide='ignore'):

@@ -56,16 +56,19 @@ def random_draft(rng, anchors, right):
   )
 
 
+@jax.jit
+def plain_token(table, anchors, positions, params):
+  """What plain decoding draws behind anchors at these positions."""
+  u = keys.uniforms(params.seeds, positions + 1, keys.ACCEPT)
+  return sampling.sample(table[anchors], params, u)
+
+
 def plain(table, anchors, positions, params, length):
-  """Token by token; logits depend on the last token and the position."""
+  """Token by token; logits depend on the last token only."""
   out = []
   for step in range(length):
-    positions = jnp.asarray(positions)
-    u = keys.uniforms(params.seeds, positions + 1 + step, keys.ACCEPT)
-    anchors = np.asarray(
-      sampling.sample(jnp.asarray(table[anchors]), params, u)
-    )
-    out.append(anchors)
+    anchors = plain_token(table, anchors, positions + np.int32(step), params)
+    out.append(np.asarray(anchors))
   return np.stack(out, 1)
 
 

@@ -78,6 +78,10 @@ def loss_program(name, case, losses, *, dtype=jnp.bfloat16, has_head=False):
       teacher_head=shape(case.teacher_width, case.vocab_size, dtype=dtype),
     )
 
+  # What must not exist; a head that is trained has a float32 sum that may.
+  logits = math.prod(rows) * case.vocab_size * 4
+  head_sum = case.width * case.vocab_size * 4 if has_head else 0
+
   def run(hidden, head, named):
     def total(hidden, head):
       out = linear_xent.linear_xent(
@@ -101,7 +105,7 @@ def loss_program(name, case, losses, *, dtype=jnp.bfloat16, has_head=False):
       shape(case.width, case.vocab_size, dtype=dtype),
       named,
     ),
-    max_temp_bytes=math.prod(rows) * case.vocab_size * 4,
+    max_temp_bytes=logits + head_sum,
   )
 
 
