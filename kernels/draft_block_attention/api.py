@@ -24,13 +24,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec.kernels.draft_block_attention import ref, spans, tpu, xla
+from jspec.kernels import choose
+from jspec.kernels.draft_block_attention import ref, spans, xla
 
-IMPLEMENTATIONS = {
-  'reference': ref.draft_block_attention,
-  'xla': xla.draft_block_attention,
-  'tpu': tpu.draft_block_attention,
-}
 MAX_HEAD_WIDTH = 256
 DTYPES = ('float32', 'bfloat16', 'float16')
 
@@ -66,9 +62,8 @@ def draft_block_attention(
       never cut; None means all.
     scale: factor on the scores; None means H ** -0.5.
     implementation: 'reference', 'xla', 'tpu', a list of names (the first that
-      can wins), or None for the best here: 'tpu' on a single TPU, else 'xla',
-      which XLA itself spreads over a mesh (`sharded` spreads any of them). A
-      named one never falls back silently.
+      can wins), or None for the best here (`choose.best`). A named one never
+      falls back silently.
 
   Raises:
     ValueError: shapes, dtype or window that no implementation takes, or an
@@ -85,37 +80,16 @@ def draft_block_attention(
     window=window,
     scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale,
   )
-  return _run(implementation, (q, k, v, context_k, context_v), named)
-
-
-def _run(implementation, arrays, named):
-  if implementation is None:
-    is_one_tpu = jax.default_backend() == 'tpu' and jax.device_count() == 1
-    implementation = ('tpu', 'xla') if is_one_tpu else 'xla'
-  if isinstance(implementation, str):
-    return _find(implementation)(*arrays, **named)
-  refusals = []
-  for name in implementation:
-    try:
-      return _find(name)(*arrays, **named)
-    except NotImplementedError as refusal:
-      refusals.append(str(refusal))
-  raise NotImplementedError(
-    f'none of implementation={list(implementation)} can do this: '
-    + '; '.join(refusals)
+  return choose.run(
+    IMPLEMENTATIONS, implementation, q, k, v, context_k, context_v, **named
   )
 
 
-def _find(name):
-  if name == 'gpu':
-    raise NotImplementedError(
-      'draft_block_attention has no kernel for GPUs: use xla there'
-    )
-  if name not in IMPLEMENTATIONS:
-    raise ValueError(
-      f'implementation={name!r}: choose from {sorted(IMPLEMENTATIONS)}'
-    )
-  return IMPLEMENTATIONS[name]
+def _gpu(*args, **named):
+  del args, named
+  raise NotImplementedError(
+    'draft_block_attention has no kernel for GPUs: use xla there'
+  )
 
 
 def _check(q, k, v, context_k, context_v, anchors, segments, window):
@@ -162,3 +136,13 @@ def _check(q, k, v, context_k, context_v, anchors, segments, window):
 def _expect(is_good, message):
   if not is_good:
     raise ValueError(f'draft_block_attention: {message}')
+
+
+IMPLEMENTATIONS = {
+  'gpu': _gpu,
+  'reference': ref.draft_block_attention,
+  'tpu': choose.late(
+    'jspec.kernels.draft_block_attention.tpu', 'draft_block_attention'
+  ),
+  'xla': xla.draft_block_attention,
+}

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.kernels import choose
 from jspec.kernels.linear_xent import ref, xla
 
 IMPLEMENTATIONS = {
@@ -78,18 +79,15 @@ def linear_xent(
   _check(losses, labels, teacher, teacher_columns, row_chunk, vocab_chunk)
   if teacher_columns is not None:
     teacher = (teacher_hidden, jnp.take(teacher_head, teacher_columns, axis=1))
-  if implementation not in (None, *IMPLEMENTATIONS):
-    raise ValueError(
-      f'implementation={implementation!r}: choose from'
-      f' {sorted(IMPLEMENTATIONS)}'
-    )
   teacher_hidden, teacher_head = jax.lax.stop_gradient(teacher)
   if teacher_head is not None and teacher_head.shape[1] != head.shape[1]:
     raise ValueError(
       f'linear_xent: the teacher has {teacher_head.shape[1]} columns, the head'
       f' {head.shape[1]}; give teacher_columns'
     )
-  return IMPLEMENTATIONS[implementation or 'xla'](
+  return choose.run(
+    IMPLEMENTATIONS,
+    implementation,
     hidden,
     head,
     losses=tuple(losses),

@@ -134,22 +134,18 @@ def test_packed_rows_equal_rows(name, implementation):
     return jnp.asarray(np.concatenate([*live, garbage]))
 
   q, k, v, *pools = arrays
-  extra = dict(
-    layer=named['layer'],
-    page_ids=named['page_ids'],
-    lengths=named['lengths'],
+  static = dict(
+    max_nodes=case.num_nodes,
     window=named['window'],
-    sinks=named['sinks'],
     implementation=implementation,
   )
-  got = api.packed(
+  got = jax.jit(functools.partial(api.packed, **static))(
     *map(tokens, (q, k, v)),
     *pools,
     starts=jnp.asarray(starts, jnp.int32),
-    max_nodes=case.num_nodes,
     ancestors=tokens(named['ancestors']),
     depths=tokens(named['depths']),
-    **extra,
+    **{name: named[name] for name in ('layer', 'page_ids', 'lengths', 'sinks')},
   )
   assert got.shape[0] == num_tokens
   for row, count in enumerate(counts):
