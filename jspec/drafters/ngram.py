@@ -30,7 +30,8 @@ CONFIDENCE = (0.3, 0.5, 0.8)
 class NGram(nnx.Module):
   """Copies what followed the last occurrence of the current n-gram."""
 
-  def __init__(self, num_draft_tokens: int = 7):
+  # Few, because a round scores all or none of them and most matches end soon.
+  def __init__(self, num_draft_tokens: int = 3):
     if not isinstance(num_draft_tokens, int) or num_draft_tokens < 1:
       raise errors.UserError(
         f'num_draft_tokens={num_draft_tokens!r}: expected a whole number from 1'

@@ -6,9 +6,9 @@
 XLA's CPU back end gives a matmul of 2 rows or more to a library that first
 packs the whole weight, which at few rows costs more than the multiplication: 2
 rows take 1.6 to 2 times as long as 1. Matmuls as small as a tile it compiles
-itself, and those read each weight once, as it lies: 4 rows take as long as 1
-(`jspec bench kernels`). From about a dozen rows on the library wins, so
-whoever decodes with few rows keeps both forms.
+itself, and those read each weight once, as it lies: 4 rows take little longer
+than 1 (`jspec bench kernels`). From 8 rows on the library is as fast and later
+faster, so whoever decodes with few rows keeps both forms.
 """
 
 import jax
@@ -18,7 +18,7 @@ from flax import nnx
 from jspec.typing import Array, Float
 
 COLUMNS = 64
-MAX_ROWS = 12
+MAX_ROWS = 6
 
 
 def cut(weight: Float[Array, 'D F']) -> Array:
