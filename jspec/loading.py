@@ -188,9 +188,13 @@ def _assemble(
   template: chat.ChatTemplate | None,
 ) -> LoadedTarget:
   mark = fingerprint(config, arrays)
+  model = transformer.Transformer(config, arrays, is_split=_splits_layers())
+  arrays.clear()  # Before there is a third copy of them.
+  if _splits_layers():
+    model.add_tiles()
   return LoadedTarget(
     name=name,
-    model=transformer.Transformer(config, arrays, is_split=_splits_layers()),
+    model=model,
     tokenizer=tokenizer,
     template=template,
     stop_ids=tokenizer.eos_ids,

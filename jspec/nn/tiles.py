@@ -50,5 +50,5 @@ def matmul(x: Float[Array, '*batch D'], weight: Array) -> Array:
 
 
 def is_small(x: Float[Array, '*batch D']) -> bool:
-  """Whether so few rows are better multiplied by tiles."""
-  return x.size // x.shape[-1] <= MAX_ROWS
+  """Whether so few rows are better multiplied by tiles; one row is not."""
+  return 1 < x.size // x.shape[-1] <= MAX_ROWS

@@ -98,8 +98,7 @@ class Transformer(nnx.Module):
     Args:
       config: shapes and constants.
       arrays: the weights.
-      is_split: keep every layer's weights apart (`nn.stack`), and all matrices
-        in tiles as well, for few rows (`nn.tiles`). For CPUs.
+      is_split: keep every layer's weights apart, see `nn.stack`.
 
     Raises:
       ValueError: a name or a shape is off.
@@ -124,12 +123,18 @@ class Transformer(nnx.Module):
         Layer({name: jnp.asarray(arrays[name][i]) for name in LAYER_ARRAYS})
         for i in range(config.num_layers)
       )
-      self.tiled = tiles.cut_all(self.layers)
-      self.tiled_head = nnx.Param(tiles.cut(self.head[...]))
     else:
       self.layers = Layer(
         {name: jnp.asarray(arrays[name]) for name in LAYER_ARRAYS}
       )
+
+  def add_tiles(self) -> None:
+    """Keeps the matrices of split layers in tiles as well, for few rows.
+
+    For decoding on a CPU (`nn.tiles`); it takes their memory once more.
+    """
+    self.tiled = tiles.cut_all(self.layers)
+    self.tiled_head = nnx.Param(tiles.cut(self.head[...]))
 
   def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
     """Input embeddings of the tokens."""
