@@ -258,6 +258,11 @@ def _ngram(options: dict[str, Any]) -> Drafter:
     raise errors.UserError(
       f'{min(unknown)}: no option of ngram; there is num_draft_tokens'
     )
+  if not all(isinstance(value, int) for value in options.values()):
+    raise errors.UserError(
+      f'num_draft_tokens={options["num_draft_tokens"]!r}: expected a whole'
+      ' number from 1'
+    )
   return ngram.NGram(**options)
 
 

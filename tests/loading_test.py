@@ -123,8 +123,15 @@ def test_named_drafters(loaded):
   assert loading.load_drafter('ngram', loaded).taps == ()
 
 
-def plugged_in(model):
-  return ('drafter for', model.vocab_size)
+def plugged_in(model, size=0):
+  return ('drafter for', model.vocab_size + size)
+
+
+def test_options_follow_the_name_of_a_drafter(loaded):
+  drafter = loading.load_drafter('ngram,num_draft_tokens=5', loaded)
+  assert drafter.num_draft_tokens == 5
+  name = f'{__name__}:plugged_in,size=4'
+  assert loading.load_drafter(name, loaded) == ('drafter for', 260)
 
 
 def test_drafter_is_plugged_in_by_module_and_attribute(loaded):
@@ -141,6 +148,12 @@ def test_drafter_is_plugged_in_by_module_and_attribute(loaded):
     ('no_such_module:make', 'cannot import'),
     ('json:no_such_name', 'cannot import'),
     ('json:__doc__', 'not callable'),
+    ('none,tree_size=3', 'none has no options'),
+    ('ngram,depth=3', 'depth: no option of ngram'),
+    ('ngram,num_draft_tokens=few', "'few': expected a whole number"),
+    ('ngram,num_draft_tokens', 'write each once, as key=value'),
+    ('ngram,num_draft_tokens=1,num_draft_tokens=2', 'write each once'),
+    (f'{__name__}:plugged_in,depth=3', 'does not take .target, depth.'),
   ],
 )
 def test_unknown_drafter_is_refused(loaded, spec, named):

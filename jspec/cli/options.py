@@ -10,6 +10,8 @@ from typing import Any
 from jspec import errors
 
 ASSETS = pathlib.Path(__file__).resolve().parents[1] / 'assets'
+# Of `decode.verify.api`, which is not imported to read flags.
+RULES = ('walk', 'token', 'block', 'recursive', 'traversal')
 SHIPPED_PROMPTS = ASSETS / 'prompts.jsonl'
 
 
@@ -77,7 +79,7 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--rule',
     default='walk',
-    metavar='walk|token|block|recursive|traversal',
+    choices=RULES,
     help='how drafts are verified: walk keeps the very tokens of plain'
     ' decoding; the others sample the drafts and keep its law (default:'
     ' %(default)s)',

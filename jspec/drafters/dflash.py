@@ -214,7 +214,7 @@ class DFlash(nnx.Module):
         )
       kind = type(getattr(self.config, name))
       _need(isinstance(value, (kind, int)), name, repr(value), kind.__name__)
-    self.config = dataclasses.replace(self.config, **options)
+      self.config = dataclasses.replace(self.config, **{name: kind(value)})
     self.num_draft_tokens = (
       self.config.tree_size or self.config.num_draft_tokens
     )

@@ -32,9 +32,9 @@ class NGram(nnx.Module):
 
   # Few, because a round scores all or none of them and most matches end soon.
   def __init__(self, num_draft_tokens: int = 3):
-    if not isinstance(num_draft_tokens, int) or num_draft_tokens < 1:
+    if num_draft_tokens < 1:
       raise errors.UserError(
-        f'num_draft_tokens={num_draft_tokens!r}: expected a whole number from 1'
+        f'num_draft_tokens={num_draft_tokens}: expected a whole number from 1'
       )
     self.taps = ()
     self.num_draft_tokens = num_draft_tokens

@@ -284,3 +284,18 @@ def test_taps_are_the_papers_or_an_error_when_layers_are_few():
   for num_layers in range(1, 8):
     with pytest.raises(errors.UserError, match='taps'):
       dflash.choose_taps(num_layers, 5)
+
+
+def test_options_change_how_it_decodes_and_unknown_ones_are_refused():
+  drafter = toy.drafter(toy.target())
+  drafter.set_options(tree_size=9, min_expected_accepted=1)
+  assert drafter.num_draft_tokens == 9
+  drafter.set_options(tree_size=0, num_draft_tokens=2)
+  assert drafter.num_draft_tokens == 2
+  for options, message in (
+    ({'width': 64}, 'width: no option of this drafter'),
+    ({'tree_size': 'big'}, "tree_size='big': expected int"),
+    ({'tree_size': 128}, 'tree_size=128: expected 0 .a chain. to 127'),
+  ):
+    with pytest.raises(errors.UserError, match=message):
+      drafter.set_options(**options)
