@@ -41,6 +41,21 @@ class Committed:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class LastHidden:
+  """What the target's LM head sees, or will see after the final norm.
+
+  Attributes:
+    hidden: output of the last layer, for every token.
+    is_normed: whether the final norm has been applied. Captures differ in it,
+      and a teacher made of the wrong one trains without a word.
+  """
+
+  hidden: Float[Array, 'B S D']
+  is_normed: bool = dataclasses.field(metadata={'static': True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class DraftBatch:
   """Packed sequences with the target's states.
 
@@ -50,6 +65,7 @@ class DraftBatch:
     segments: document number of each token, from 1; 0 is padding.
     is_answer: tokens the target wrote (the only ones that are labels).
     taps: the target's captured states.
+    last: its last states, for drafters that set `needs_last`.
   """
 
   tokens: Int[Array, 'B S']
@@ -57,6 +73,7 @@ class DraftBatch:
   segments: Int[Array, 'B S']
   is_answer: Bool[Array, 'B S']
   taps: Float[Array, 'B S C D']
+  last: LastHidden | None = None
 
 
 @runtime_checkable
@@ -98,7 +115,12 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class TrainableDrafter(Drafter, Protocol):
-  """A drafter with parameters; it owns its targets, masks and loss."""
+  """A drafter with parameters; it owns its targets, masks and loss.
+
+  `needs_last` says that the loss reads `DraftBatch.last` (a teacher's law).
+  """
+
+  needs_last: bool
 
   def calibrate(self, batch: DraftBatch) -> None:
     """Fits what is not trained (input scales) to a first batch, once.
