@@ -160,6 +160,10 @@ def _coerce(value, hint, where):
     (hint,) = [choice for choice in choices if choice is not type(None)]
     return _coerce(value, hint, where)
   if origin is tuple:
+    if isinstance(value, str):
+      # From the command line, where the default (None) says nothing of it.
+      parts = [part.strip() for part in value.strip('()[] ').split(',')]
+      value = [int(p) if p.lstrip('-').isdigit() else p for p in parts if p]
     if not isinstance(value, list | tuple):
       raise errors.UserError(f'{where} is {value!r} but must be a list')
     (item, *_) = typing.get_args(hint)

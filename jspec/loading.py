@@ -2,7 +2,7 @@
 """Turns what a user names on the command line into targets and drafters.
 
   target    smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME
-  drafter   none | ngram | shipped | DIR | module:attr, then ,option=value ...
+  drafter   none | ngram | suffix | shipped | DIR | module:attr, with options
 
 A DIR for a drafter is an exported checkpoint or the workdir of a training run.
 Options of a drafter follow its name, as in `shipped,tree_size=16`.
@@ -32,7 +32,7 @@ TARGETS = f'{embedded.NAME}, a folder, a .gguf file or hf:ORG/NAME'
 # Folder of a training workdir that holds its best drafter, exported.
 EXPORT = 'export'
 
-DRAFTERS = 'none, ngram, shipped, a checkpoint folder or module:attr'
+DRAFTERS = 'none, ngram, shipped, suffix, a checkpoint folder or module:attr'
 
 # `jspec.drafters.base.Drafter`, a protocol that no isinstance can check.
 Drafter = Any
@@ -104,6 +104,8 @@ def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
     return None
   if name == 'ngram':
     return _ngram(options)
+  if name == 'suffix':
+    return _suffix(options)
   path = pathlib.Path(name).expanduser()
   if name == 'shipped' or (name and path.is_dir()):
     drafter = (
@@ -258,12 +260,19 @@ def _ngram(options: dict[str, Any]) -> Drafter:
     raise errors.UserError(
       f'{min(unknown)}: no option of ngram; there is num_draft_tokens'
     )
-  if not all(isinstance(value, int) for value in options.values()):
+  # True and False are numbers to Python.
+  if not all(type(value) is int for value in options.values()):
     raise errors.UserError(
       f'num_draft_tokens={options["num_draft_tokens"]!r}: expected a whole'
       ' number from 1'
     )
   return ngram.NGram(**options)
+
+
+def _suffix(options: dict[str, Any]) -> Drafter:
+  from jspec.drafters import suffix
+
+  return suffix.Suffix(suffix.read_options(options))
 
 
 def _shipped(target: LoadedTarget) -> Drafter:
@@ -296,7 +305,7 @@ def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
     reserved_token_ids=reserved,
   )
   if _splits_layers():
-    drafter.block.split_layers()
+    drafter.split_layers()
   return drafter
 
 

@@ -121,6 +121,7 @@ def test_hub_folder_is_loaded_like_any_other(tmp_path, monkeypatch, loaded):
 def test_named_drafters(loaded):
   assert loading.load_drafter('none', loaded) is None
   assert loading.load_drafter('ngram', loaded).taps == ()
+  assert loading.load_drafter('suffix', loaded).taps == ()
 
 
 def plugged_in(model, size=0):
@@ -130,6 +131,11 @@ def plugged_in(model, size=0):
 def test_options_follow_the_name_of_a_drafter(loaded):
   drafter = loading.load_drafter('ngram,num_draft_tokens=5', loaded)
   assert drafter.num_draft_tokens == 5
+  spec = 'suffix,tree_size=12,factor=2,offset=-1.5,min_prob=0.2,max_depth=32'
+  drafter = loading.load_drafter(f'{spec},scope=global', loaded)
+  assert drafter.num_draft_tokens == 12
+  assert drafter.config.scope == 'global'
+  assert drafter.config.budget(4) == 6
   name = f'{__name__}:plugged_in,size=4'
   assert loading.load_drafter(name, loaded) == ('drafter for', 260)
 
@@ -143,7 +149,7 @@ def test_drafter_is_plugged_in_by_module_and_attribute(loaded):
   'spec, named',
   [
     ('', 'unknown drafter'),
-    ('dflash', 'none, ngram, shipped'),
+    ('dflash', 'none, ngram, shipped, suffix'),
     ('absent/folder', 'unknown drafter'),
     ('no_such_module:make', 'cannot import'),
     ('json:no_such_name', 'cannot import'),
@@ -151,6 +157,18 @@ def test_drafter_is_plugged_in_by_module_and_attribute(loaded):
     ('none,tree_size=3', 'none has no options'),
     ('ngram,depth=3', 'depth: no option of ngram'),
     ('ngram,num_draft_tokens=few', "'few': expected a whole number"),
+    ('ngram,num_draft_tokens=True', 'True: expected a whole number'),
+    ('suffix,depth=3', 'depth: no option of suffix; there are num_draft'),
+    ('suffix,num_draft_tokens=0', 'num_draft_tokens=0: expected a whole'),
+    ('suffix,num_draft_tokens=True', 'expected a whole number'),
+    ('suffix,tree_size=2.5', 'tree_size=2.5: expected a whole number'),
+    ('suffix,max_depth=1', 'max_depth=1: expected a whole number from 2'),
+    ('suffix,max_outputs=0', 'max_outputs=0: expected a whole number from 1'),
+    ('suffix,factor=-1', 'factor=-1.0: expected a number from 0'),
+    ('suffix,offset=far', "offset='far': expected a number"),
+    ('suffix,min_prob=1.1', 'min_prob=1.1: expected a number from 0 to 1'),
+    ('suffix,scope=3', 'scope=3: expected a word'),
+    ('suffix,scope=all', "scope='all': expected local or global"),
     ('ngram,num_draft_tokens', 'write each once, as key=value'),
     ('ngram,num_draft_tokens=1,num_draft_tokens=2', 'write each once'),
     (f'{__name__}:plugged_in,depth=3', 'does not take .target, depth.'),
@@ -169,7 +187,7 @@ def test_folder_without_a_drafter_is_refused(loaded, tmp_path):
 def checkpoint(path, loaded):
   from jspec.drafters import borrowed, dflash, interchange
 
-  config = dflash.DFlashConfig(
+  config = dflash.METHOD.config(
     width=64,
     ff_width=32,
     num_layers=1,
@@ -188,9 +206,9 @@ def checkpoint(path, loaded):
     label_shift=0,
     draft_vocab_size=None,
   )
-  drafter = dflash.DFlash(
+  drafter = dflash.METHOD.make(
     config,
-    dflash.LossConfig(),
+    None,
     borrowed.from_target(loaded.model, None),
     jax.random.key(0),
   )

@@ -5,70 +5,19 @@ r"""DFlash on the answers its target wrote.
     --config configs/train/dflash.py:target=smollm2_135m \
     --workdir runs/dflash --config.data.answers=answers.jsonl.gz
 
-Argument string: `target=NAME`, `smoke` (seconds instead of hours), `vocab=N`
-(the head scores the N most frequent tokens; 0 all), `online` (run the target
-in the step, keep no store).
+Argument string: see `jspec.train.defaults.parse`.
 """
 
 import ml_collections
 
-from jspec import config as config_lib
-
-# A token no text uses stands for "not drafted yet".
-_MASK_TOKEN_ID = {'smollm2_135m': 16}
+from jspec.train import defaults
 
 
 def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
   """Builds the config; see the module docstring for `arg`."""
-  arg = config_lib.parse_arg(
-    arg, target='smollm2_135m', smoke=False, vocab=0, online=False
+  arg = defaults.parse(arg)
+  options = defaults.block(
+    arg,
+    loss={'mix': {'ce': 1.0, 'weights': 'decay', 'decay_gamma': 4.0}},
   )
-  config = ml_collections.ConfigDict()
-  config.target = arg.target
-  config.seed = 0
-  config.num_steps = 20 if arg.smoke else 3000
-  config.time_limit_s = 0.0
-  config.tensorboard = False
-  config.print_every = 1 if arg.smoke else 10
-
-  config.drafter = ml_collections.ConfigDict()
-  config.drafter.build = 'jspec.train.build:dflash'
-  config.drafter.draft_vocab_size = arg.vocab or None
-  config.drafter.options = ml_collections.ConfigDict(
-    dict(
-      num_layers=1 if arg.smoke else 2,
-      num_taps=2 if arg.smoke else 5,
-      mask_token_id=_MASK_TOKEN_ID.get(arg.target, 0),
-      block_size=8,
-      label_shift=0,
-      num_anchors=8 if arg.smoke else 64,
-      decay_gamma=4.0,
-    )
-  )
-
-  config.data = ml_collections.ConfigDict()
-  config.data.answers = 'answers.jsonl.gz'
-  config.data.mode = 'online' if arg.online else 'store'
-  config.data.store = 'runs/taps_smoke' if arg.smoke else 'runs/taps'
-  config.data.store_dtype = 'bfloat16'
-  config.data.max_documents = 48 if arg.smoke else 0
-  config.data.max_len = 512
-  config.data.row_len = 512
-  config.data.num_rows = 2 if arg.smoke else 4
-
-  config.optim = ml_collections.ConfigDict()
-  config.optim.learning_rate = 6e-4
-  config.optim.min_ratio = 0.1
-  config.optim.warmup_steps = 5 if arg.smoke else 100
-  config.optim.weight_decay = 0.01
-  config.optim.clip_norm = 1.0
-
-  config.eval = ml_collections.ConfigDict()
-  config.eval.held_out = 0.1 if arg.smoke else 0.02
-  config.eval.every = 10 if arg.smoke else 200
-  config.eval.max_batches = 1 if arg.smoke else 8
-
-  config.checkpoint = ml_collections.ConfigDict()
-  config.checkpoint.keep_latest = 2
-  config.checkpoint.keep_best = 1
-  return config
+  return defaults.training(arg, 'jspec.train.build:dflash', options)

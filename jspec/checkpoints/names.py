@@ -45,6 +45,26 @@ class Source(Protocol):
     """The values of a tensor."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Held:
+  """A `Source` whose tensors are in memory."""
+
+  where: str
+  tensors: Mapping[str, np.ndarray]
+
+  def names(self) -> Collection[str]:
+    """See `Source`."""
+    return self.tensors.keys()
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """See `Source`."""
+    return self.tensors[name].shape
+
+  def read(self, name: str) -> np.ndarray:
+    """See `Source`."""
+    return self.tensors[name]
+
+
 def identity(values: np.ndarray) -> np.ndarray:
   """Leaves a tensor as it is on disk."""
   return values

@@ -13,9 +13,18 @@ from typing import NoReturn
 
 import jspec
 from jspec import errors
-from jspec.cli import bench, data, demo, evals, generate, train
+from jspec.cli import (
+  bench,
+  data,
+  demo,
+  doctor,
+  evals,
+  generate,
+  interchange,
+  train,
+)
 
-PROGRAMS = (demo, generate, train, evals, bench, data)
+PROGRAMS = (demo, generate, train, evals, bench, data, interchange, doctor)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -32,7 +32,7 @@ def config(
         mask_token_id=MASK_TOKEN_ID,
         block_size=5,
         label_shift=1,
-        num_anchors=64,
+        loss=dict(num_anchors=64),
       ),
     ),
     data=settings.DataConfig(

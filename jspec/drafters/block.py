@@ -12,14 +12,17 @@ context by the layer's own key and value weights (arXiv 2602.06036, section 3):
 A slot sees all slots of its own block (both directions) and the context before
 the anchor, not at it; blocks do not see each other. Context rows skip the input
 norm and are the same for every block, so they are computed once: per sequence
-in training, once per committed token in decoding.
+in training, once per committed token in decoding. A layer may give context rows
+weights of their own (`has_context_kv`: DFlare), see only so far back
+(`layer_windows`) and mix each slot with the one before (`conv_group`: DFlash2).
 
-Not here: how the context is fused, the head, the loss. `q` is kept apart from
-`kv` because context rows need no query.
+Not here: how the context is fused (`fusion`), the head, the loss. `q` is kept
+apart from `kv` because context rows need no query.
 """
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +30,7 @@ from flax import nnx
 
 from jspec import tree
 from jspec.cache import paged
+from jspec.drafters import conv
 from jspec.kernels.block_tree_attention import api as block_tree_attention
 from jspec.kernels.draft_block_attention import api as draft_block_attention
 from jspec.nn import layers, rope, stack, tiles
@@ -45,6 +49,9 @@ class BlockConfig:
   head_width: int
   norm_eps: float
   rope_base: float
+  has_context_kv: bool = False
+  layer_windows: tuple[int | None, ...] | None = None
+  conv_group: int = 0
 
   @property
   def rope(self) -> rope.RopeConfig:
@@ -55,7 +62,7 @@ class BlockConfig:
 def array_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
   """Names and shapes of the stacked arrays of the backbone."""
   c = config
-  return {
+  shapes = {
     'attn_norm': (c.num_layers, c.width),
     'q': (c.num_layers, c.width, c.num_heads * c.head_width),
     'kv': (c.num_layers, c.width, 2 * c.num_kv_heads * c.head_width),
@@ -66,12 +73,27 @@ def array_shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
     'gate_up': (c.num_layers, c.width, 2 * c.ff_width),
     'down': (c.num_layers, c.ff_width, c.width),
   }
+  if c.has_context_kv:
+    shapes['context_kv'] = shapes['kv']
+  if c.conv_group:
+    for name, shape in conv.array_shapes(c.width, c.conv_group).items():
+      shapes['attn_' + name] = shapes['mlp_' + name] = (c.num_layers, *shape)
+  return shapes
 
 
 def random_arrays(config: BlockConfig, key: Key[Array, '']) -> dict[str, Array]:
-  """Initial weights: normal 0.02, residual outputs smaller with depth."""
+  """Initial weights: normal 0.02, residual outputs smaller with depth.
+
+  Convolutions start as the identity.
+  """
   arrays = {}
   for name, shape in array_shapes(config).items():
+    if name.endswith('conv_base'):
+      arrays[name] = jnp.broadcast_to(conv.identity(), shape)
+      continue
+    if name.endswith('conv_proj'):
+      arrays[name] = jnp.zeros(shape, jnp.float32)
+      continue
     key, subkey = jax.random.split(key)
     if name.endswith('norm'):
       arrays[name] = jnp.ones(shape, jnp.float32)
@@ -95,27 +117,59 @@ class BlockLayer(nnx.Module):
     self.mlp_norm = nnx.Param(arrays['mlp_norm'])
     self.gate_up = nnx.Param(arrays['gate_up'])
     self.down = nnx.Param(arrays['down'])
+    for name in ('context_kv', 'attn_conv_base', 'attn_conv_proj'):
+      setattr(self, name, _optional(arrays, name))
+    for name in ('mlp_conv_base', 'mlp_conv_proj'):
+      setattr(self, name, _optional(arrays, name))
 
   def rows(self, x, config, cos, sin):
-    """Key (normed, rotated) and value rows of `x` [B, S, D]."""
-    heads = tiles.matmul(x, self.kv[...])
+    """Key (normed, rotated) and value rows of slots [B, S, D]."""
+    return self._rows(x, self.kv[...], config, cos, sin)
+
+  def context_rows(self, context, config, cos, sin):
+    """Key and value rows of the fused context [B, S, D]."""
+    kv = self.kv if self.context_kv is None else self.context_kv
+    return self._rows(context, kv[...], config, cos, sin)
+
+  def _rows(self, x, kv, config, cos, sin):
+    heads = tiles.matmul(x, kv)
     heads = heads.reshape(*x.shape[:2], -1, config.head_width)
     keys, values = jnp.split(heads, 2, axis=2)
     keys = layers.rms_norm(keys, self.k_norm[...], config.norm_eps)
     return rope.apply(keys, cos, sin), values
 
-  def __call__(self, x, config, cos, sin, attend):
+  def __call__(self, x, config, cos, sin, attend, block_size):
     """Returns the new residual stream of the slots `x` [B, T, D]."""
+
+    def mix(normed):
+      keys, values = self.rows(normed, config, cos, sin)
+      queries = tiles.matmul(normed, self.q[...]).reshape(
+        *x.shape[:2], config.num_heads, config.head_width
+      )
+      queries = layers.rms_norm(queries, self.q_norm[...], config.norm_eps)
+      mixed = attend(rope.apply(queries, cos, sin), keys, values)
+      return tiles.matmul(mixed.reshape(*x.shape[:2], -1), self.out[...])
+
+    def feed_forward(normed):
+      return layers.gated_mlp(normed, self.gate_up[...], self.down[...])
+
+    def around(function, normed, name):
+      if not config.conv_group:
+        return function(normed)
+      base = getattr(self, name + '_conv_base')[...]
+      proj = getattr(self, name + '_conv_proj')[...]
+      mixing = conv.coefficients(normed, base, proj, config.conv_group)
+      inner = conv.apply(normed, mixing[:, :, 0], block_size)
+      return conv.apply(function(inner), mixing[:, :, 1], block_size)
+
     normed = layers.rms_norm(x, self.attn_norm[...], config.norm_eps)
-    keys, values = self.rows(normed, config, cos, sin)
-    queries = tiles.matmul(normed, self.q[...]).reshape(
-      *x.shape[:2], config.num_heads, config.head_width
-    )
-    queries = layers.rms_norm(queries, self.q_norm[...], config.norm_eps)
-    mixed = attend(rope.apply(queries, cos, sin), keys, values)
-    x = x + tiles.matmul(mixed.reshape(*x.shape[:2], -1), self.out[...])
+    x = x + around(mix, normed, 'attn')
     normed = layers.rms_norm(x, self.mlp_norm[...], config.norm_eps)
-    return x + layers.gated_mlp(normed, self.gate_up[...], self.down[...])
+    return x + around(feed_forward, normed, 'mlp')
+
+
+def _optional(arrays, name):
+  return nnx.Param(arrays[name]) if name in arrays else nnx.data(None)
 
 
 class Block(nnx.Module):
@@ -137,17 +191,25 @@ class Block(nnx.Module):
     return self.tiled if is_tiled else self.layers
 
   def context_rows(
-    self, context: Float[Array, 'B S D'], positions: Int[Array, 'B S']
+    self,
+    context_of: Callable[[Array], Array],
+    positions: Int[Array, 'B S'],
   ) -> tuple[Float[Array, 'L B S K H'], Float[Array, 'L B S K H']]:
-    """Key and value rows of the fused context, for every layer."""
+    """Key and value rows of the context, for every layer.
+
+    Args:
+      context_of: the fused context [B, S, D] of a layer, by number.
+      positions: of the tokens.
+    """
     config = self.config
     cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
 
-    def rows(layer):
-      return layer.rows(context, config, cos, sin)
+    def rows(layer, context):
+      return layer.context_rows(context, config, cos, sin)
 
     def body(carry, index):
-      return carry, stack.apply(self._for(context), index, rows)
+      context = context_of(index)
+      return carry, stack.apply(self._for(context), index, rows, context)
 
     return jax.lax.scan(body, None, jnp.arange(config.num_layers))[1]
 
@@ -155,7 +217,7 @@ class Block(nnx.Module):
     self,
     x: Float[Array, 'B A T D'],
     positions: Int[Array, 'B A T'],
-    context: Float[Array, 'B S D'],
+    context_of: Callable[[Array], Array],
     context_positions: Int[Array, 'B S'],
     anchors: Int[Array, 'B A'],
     segments: Int[Array, 'B S'],
@@ -165,7 +227,7 @@ class Block(nnx.Module):
     Args:
       x: embedded slots.
       positions: position of each slot.
-      context: fused context, one row a token.
+      context_of: the fused context [B, S, D] of a layer, by number.
       context_positions: position of each token.
       anchors: row of each anchor, negative where there is no block; a block
         sees the rows before it in its own document.
@@ -176,7 +238,7 @@ class Block(nnx.Module):
     flat = x.reshape(rows, num_anchors * block_size, width)
     positions = positions.reshape(rows, num_anchors * block_size)
     cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
-    # Keys and values of the context are made inside the scan over layers, not
+    # Keys and values of the context are made inside the loop over layers, not
     # by `context_rows`: its gradient would add up whole stacks, layer by layer.
     context_cos, context_sin = rope.cos_sin(
       context_positions, config.rope, config.head_width
@@ -185,19 +247,38 @@ class Block(nnx.Module):
     def split(heads):
       return heads.reshape(rows, num_anchors, block_size, -1, config.head_width)
 
-    def body(x, layer):
-      layer_k, layer_v = layer.rows(context, config, context_cos, context_sin)
+    def run(x, layer, index, window):
+      layer_k, layer_v = layer.context_rows(
+        context_of(index), config, context_cos, context_sin
+      )
 
       def attend(q, k, v):
         blocks = (split(heads) for heads in (q, k, v))
         mixed = draft_block_attention.draft_block_attention(
-          *blocks, layer_k, layer_v, anchors=anchors, segments=segments
+          *blocks,
+          layer_k,
+          layer_v,
+          anchors=anchors,
+          segments=segments,
+          window=window,
         )
         return mixed.reshape(q.shape)
 
-      return layer(x, config, cos, sin, attend), None
+      return layer(x, config, cos, sin, attend, block_size)
 
-    flat, _ = jax.lax.scan(body, flat, self.layers)
+    if config.layer_windows is not None:
+      # A window is known when compiled, so these layers are not a loop.
+      for index, window in enumerate(config.layer_windows):
+        layer = stack.layer(self.layers, index)
+        flat = run(flat, layer, jnp.asarray(index), window)
+      return flat.reshape(x.shape)
+
+    def body(x, inputs):
+      layer, index = inputs
+      return run(x, layer, index, None), None
+
+    inputs = (self.layers, jnp.arange(config.num_layers))
+    flat, _ = jax.lax.scan(body, flat, inputs)
     return flat.reshape(x.shape)
 
   def score(
@@ -209,11 +290,12 @@ class Block(nnx.Module):
     """Runs one block per row behind the committed context; writes nothing."""
     config = self.config
     rows, block_size = x.shape[:2]
-    positions = table.lengths[:, None] + jnp.arange(block_size)
+    depths = jnp.broadcast_to(jnp.arange(block_size), (rows, block_size))
+    positions = table.lengths[:, None] + depths
     cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
     words = tree.block_words(rows, block_size)
 
-    def run(layer, x, index):
+    def run(layer, x, index, window):
       def attend(q, k, v):
         return block_tree_attention.block_tree_attention(
           q,
@@ -225,11 +307,22 @@ class Block(nnx.Module):
           page_ids=table.page_ids,
           lengths=table.lengths,
           ancestors=words,
+          depths=None if window is None else depths,
+          window=window,
         )
 
-      return layer(x, config, cos, sin, attend)
+      return layer(x, config, cos, sin, attend, block_size)
+
+    if config.layer_windows is not None:
+      for index, window in enumerate(config.layer_windows):
+        layer = stack.layer(self._for(x), index)
+        x = run(layer, x, jnp.asarray(index), window)
+      return x
 
     def body(index, x):
-      return stack.apply(self._for(x), index, run, x, index)
+      def one(layer, x, index):
+        return run(layer, x, index, None)
+
+      return stack.apply(self._for(x), index, one, x, index)
 
     return jax.lax.fori_loop(0, config.num_layers, body, x)

@@ -3,11 +3,13 @@
 
   loss = sum_k w_k CE_k / sum_k w_k,     w_k = mask_k exp(-(k - 1) / gamma)
 
-with k the depth of the slot (arXiv 2602.06036, section 4). Full logits
-[B, A, G, V] never exist: `kernels/linear_xent` takes value and gradient
-together, a chunk of anchors at a time.
+with k the depth of the slot (arXiv 2602.06036, section 4), or with weights that
+follow the drafter (D-PACE). Full logits [B, A, G, V] never exist:
+`kernels/linear_xent` takes value and gradient together, a chunk of anchors at a
+time.
 """
 
+import jax
 import jax.numpy as jnp
 
 from jspec.kernels.linear_xent import api as linear_xent
@@ -18,6 +20,24 @@ def decay_weights(num_labels: int, gamma: float) -> Float[Array, 'G']:
   """exp(-(k - 1) / gamma) for k = 1..G; gamma 0 means no decay."""
   depth = jnp.arange(num_labels, dtype=jnp.float32)
   return jnp.exp(-depth / gamma) if gamma else jnp.ones_like(depth)
+
+
+def dpace_weights(
+  ce: Float[Array, '*any G'], counts: Bool[Array, '*any G'], alpha: float
+) -> Float[Array, '*any G']:
+  """What a slot is worth for the expected accepted length (arXiv 2605.18810).
+
+  With s = (1 - alpha) e^(-CE) + alpha and its prefix products pi,
+
+    w_j = sum_{m >= j} pi_m      over the slots that count; others have weight 0
+
+  With alpha 0 and all slots counting, sum_j w_j CE_j has the gradient of
+  -sum_k prod_{i <= k} q_i. No gradient flows into the weights.
+  """
+  chance = jnp.exp(-jax.lax.stop_gradient(ce.astype(jnp.float32)))
+  smooth = jnp.where(counts, (1 - alpha) * chance + alpha, 1.0)
+  reach = jnp.cumprod(smooth, axis=-1) * counts
+  return jnp.flip(jnp.cumsum(jnp.flip(reach, -1), axis=-1), -1) * counts
 
 
 def cross_entropy(

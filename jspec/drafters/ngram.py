@@ -43,9 +43,7 @@ class NGram(nnx.Module):
     self, table: paged.PageTable, num_pages: int, page_size: int
   ) -> Int[Array, 'B S']:
     """A token buffer as long as a row can get."""
-    del num_pages
-    rows, pages_per_row = table.page_ids.shape
-    return jnp.zeros((rows, pages_per_row * page_size), jnp.int32)
+    return token_buffer(table, num_pages, page_size)
 
   def propose(
     self,
@@ -86,15 +84,29 @@ class NGram(nnx.Module):
     rows: base.Committed,
   ) -> Int[Array, 'B S']:
     """Appends the tokens of the rows."""
-    num_rows, num_steps = rows.tokens.shape
-    steps = jnp.arange(num_steps)
-    is_live = steps < rows.num_rows[:, None]
-    # Out of range on purpose where nothing is to be written.
-    index = jnp.where(is_live, table.lengths[:, None] + steps, state.shape[1])
-    row = jnp.arange(num_rows)[:, None]
-    return state.at[row, index].set(
-      rows.tokens.astype(state.dtype), mode='drop'
-    )
+    return append_tokens(state, table, rows)
+
+
+def token_buffer(
+  table: paged.PageTable, num_pages: int, page_size: int
+) -> Int[Array, 'B S']:
+  """The state of drafters that only look at the text: no tokens yet."""
+  del num_pages
+  rows, pages_per_row = table.page_ids.shape
+  return jnp.zeros((rows, pages_per_row * page_size), jnp.int32)
+
+
+def append_tokens(
+  state: Int[Array, 'B S'], table: paged.PageTable, rows: base.Committed
+) -> Int[Array, 'B S']:
+  """The buffer with the tokens of the rows behind `table.lengths`."""
+  num_rows, num_steps = rows.tokens.shape
+  steps = jnp.arange(num_steps)
+  is_live = steps < rows.num_rows[:, None]
+  # Out of range on purpose where nothing is to be written.
+  index = jnp.where(is_live, table.lengths[:, None] + steps, state.shape[1])
+  row = jnp.arange(num_rows)[:, None]
+  return state.at[row, index].set(rows.tokens.astype(state.dtype), mode='drop')
 
 
 def _last_match(

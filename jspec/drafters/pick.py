@@ -37,12 +37,17 @@ def chain(
   top = jnp.max(logits, axis=-1, keepdims=True)
   confidence = 1.0 / jnp.sum(jnp.exp(logits - top), axis=-1)
   if temperature is None:
-    columns, law = _first_at(logits, top), None
+    columns, q = first_at(logits, top), None
   else:
-    columns, ids, probs = _draw(logits, temperature, keys, support)
+    values, ids = jax.lax.top_k(logits, min(support, logits.shape[-1]))
+    probs = law(values, temperature)
+    drawn = jax.vmap(uniforms, (0, None))(keys, jnp.arange(1, num_drafts + 1))
+    columns = jnp.take_along_axis(ids, draw(probs, drawn)[..., None], -1)[
+      ..., 0
+    ]
     ids = vocab.to_target(ids, draft_token_ids)
     nothing = ((0, 0), (0, 1), (0, 0))  # The last node has no child.
-    law = tree.SparseLaw(
+    q = tree.SparseLaw(
       jnp.pad(ids, nothing), jnp.pad(probs, nothing), draws='independent'
     )
   tokens = vocab.to_target(columns, draft_token_ids).astype(anchor.dtype)
@@ -51,7 +56,7 @@ def chain(
     parents=tree.chain_parents(rows, num_drafts + 1),
     num_nodes=jnp.full((rows,), num_drafts + 1, jnp.int32),
     confidence=jnp.concatenate([jnp.ones((rows, 1)), confidence], axis=1),
-    q=law,
+    q=q,
   )
 
 
@@ -92,7 +97,12 @@ def sampled_tree(
   best = candidates.top(logits, support)
   best = best._replace(ids=vocab.to_target(best.ids, draft_token_ids))
   draft = fill.from_marginals(topology, best, anchor, temperature, keys)
-  missing = size + 1 - topology.num_nodes  # Where depth and ranks are used up.
+  return padded(draft, size + 1)
+
+
+def padded(draft: tree.Draft, num_nodes: int) -> tree.Draft:
+  """A draft with room for so many nodes, where its shape used up fewer."""
+  missing = num_nodes - draft.tokens.shape[1]
   return jax.tree.map(
     lambda x: (
       jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
@@ -103,8 +113,18 @@ def sampled_tree(
   )
 
 
-def _first_at(logits, top):
-  """Lowest column that reaches the maximum.
+def best(logits: Float[Array, '*batch Vd']) -> candidates.Candidates:
+  """The most probable column alone; faster than `candidates.top(logits, 1)`."""
+  top = jnp.max(logits, axis=-1, keepdims=True)
+  total = jnp.sum(jnp.exp(logits - top), axis=-1, keepdims=True)
+  ids = first_at(logits, top)[..., None]
+  return candidates.Candidates(candidates.clean(-jnp.log(total)), ids)
+
+
+def first_at(
+  logits: Float[Array, '*batch Vd'], top: Float[Array, '*batch 1']
+) -> Int[Array, '*batch']:
+  """Lowest column that reaches the maximum `top`.
 
   A plain minimum over column numbers: XLA's argmax reduces pairs, which its
   CPU back end does not vectorise.
@@ -114,26 +134,38 @@ def _first_at(logits, top):
   return jnp.min(jnp.where(logits >= top, columns, size - 1), axis=-1)
 
 
-def _draw(logits, temperature, keys, support):
-  """Columns drawn [B G], support columns and their probabilities [B G Q]."""
-  num_drafts = logits.shape[1]
-  values, ids = jax.lax.top_k(logits, min(support, logits.shape[-1]))
-  is_greedy = (temperature <= 0)[:, None, None]
-  scale = jnp.where(is_greedy, 1.0, temperature[:, None, None])
-  probs = jax.nn.softmax(values / scale, axis=-1)
+def law(
+  values: Float[Array, 'B *batch Q'], temperature: Float[Array, 'B']
+) -> Float[Array, 'B *batch Q']:
+  """Probabilities of candidates, best first, at each row's temperature.
+
+  softmax(values / temperature), for logits or log-probabilities alike; a row at
+  temperature 0 takes the first.
+  """
+  temperature = temperature.reshape(-1, *[1] * (values.ndim - 1))
+  is_greedy = temperature <= 0
+  probs = jax.nn.softmax(values / jnp.where(is_greedy, 1.0, temperature), -1)
   first = jnp.zeros_like(probs).at[..., 0].set(1.0)
-  probs = jnp.where(is_greedy, first, probs)
+  return jnp.where(is_greedy, first, probs)
 
-  def uniforms(key):
-    depths = jnp.arange(1, num_drafts + 1)
-    folded = jax.vmap(lambda depth: jax.random.fold_in(key, depth))(depths)
-    return jax.vmap(jax.random.uniform)(folded)
 
-  drawn = jax.vmap(uniforms)(keys)[..., None]
+def uniforms(
+  key: Key[Array, ''], depths: Int[Array, '*batch']
+) -> Float[Array, '*batch']:
+  """One uniform a depth; the row's key makes them the same in any batch."""
+
+  def one(depth):
+    return jax.random.uniform(jax.random.fold_in(key, depth))
+
+  return jnp.vectorize(one)(depths)
+
+
+def draw(
+  probs: Float[Array, '*batch Q'], uniform: Float[Array, '*batch']
+) -> Int[Array, '*batch']:
+  """Which candidate a uniform picks."""
   cumulative = jnp.cumsum(probs, axis=-1)
-  below = cumulative <= drawn * cumulative[..., -1:]
+  below = cumulative <= uniform[..., None] * cumulative[..., -1:]
   # Rounding must not step onto an entry without probability.
   last = jnp.sum(probs > 0, axis=-1) - 1
-  picked = jnp.minimum(jnp.sum(below, axis=-1), last)
-  columns = jnp.take_along_axis(ids, picked[..., None], axis=-1)[..., 0]
-  return columns, ids, probs
+  return jnp.minimum(jnp.sum(below, axis=-1), last)

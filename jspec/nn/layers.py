@@ -21,13 +21,13 @@ def gated_mlp(
   x: Float[Array, '*batch D'],
   gate_up: Array,
   down: Array,
-) -> Float[Array, '*batch D']:
+) -> Float[Array, '*batch Do']:
   """(silu(x W_gate) * x W_up) W_down; gate and up share one matmul.
 
   Args:
     x: the rows.
     gate_up: [D, 2 F], plain or cut (`nn.tiles`).
-    down: [F, D], plain or cut.
+    down: [F, Do], plain or cut.
   """
   gate, up = jnp.split(tiles.matmul(x, gate_up), 2, axis=-1)
   return tiles.matmul(jax.nn.silu(gate) * up, down)

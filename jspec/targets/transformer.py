@@ -172,7 +172,7 @@ class Transformer(nnx.Module):
         ancestors=ancestors,
       )
 
-    hidden, tapped, k, v = self._run(
+    hidden, tapped, k, v = self.run(
       tokens, positions, attend, taps, keep_rows=True
     )
     return base.Scored(hidden=hidden, taps=tapped, k=k, v=v)
@@ -190,9 +190,9 @@ class Transformer(nnx.Module):
 
     def attend(layer_idx, q, k, v):
       del layer_idx
-      return _dense_attention(q, k, v, mask)
+      return dense_attention(q, k, v, mask)
 
-    hidden, tapped, _, _ = self._run(
+    hidden, tapped, _, _ = self.run(
       tokens, positions, attend, taps, keep_rows=False
     )
     return hidden, tapped
@@ -202,8 +202,12 @@ class Transformer(nnx.Module):
     is_tiled = self.tiled is not None and tiles.is_small(x)
     return self.tiled if is_tiled else self.layers
 
-  def _run(self, tokens, positions, attend, taps, *, keep_rows):
-    """Embeds, scans the layers, norms; captures the tapped layers."""
+  def run(self, tokens, positions, attend, taps, *, keep_rows):
+    """Embeds, scans the layers, norms; captures the tapped layers.
+
+    `attend(layer_idx, q, k, v)` says who sees whom: q [B T N H], k and v
+    [B T K H], rotated; it returns the heads' mixed values as q.
+    """
     config = self.config
     slot_of_layer = np.full((config.num_layers,), len(taps), np.int32)
     for slot, layer in enumerate(taps):
@@ -265,7 +269,7 @@ def random(config: TransformerConfig, key: Key[Array, '']) -> Transformer:
   return Transformer(config, arrays)
 
 
-def _dense_attention(q, k, v, mask):
+def dense_attention(q, k, v, mask):
   """Softmax attention; q [B S N H], k and v [B S K H], mask [B S S]."""
   grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
   scores = jnp.einsum('BTKGH,BSKH->BKGTS', grouped, k)

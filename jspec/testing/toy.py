@@ -1,18 +1,39 @@
 # SPDX-License-Identifier: MIT
-"""A target and a drafter small enough for any test, with random weights."""
+"""A target and block drafters small enough for any test, random weights."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from jspec.drafters import borrowed, dflash
+from jspec.drafters import (
+  block_config,
+  block_drafter,
+  block_loss,
+  block_method,
+  borrowed,
+  dflash,
+  objective,
+)
 from jspec.nn import rope
 from jspec.targets import transformer
 
 VOCAB_SIZE = 64
 MASK_TOKEN_ID = 63
+# What a method's toy has besides the backbone.
+PARTS = {
+  'dflash': {},
+  'dflash2': {'selector_rank': 4, 'selector_size': 6, 'conv_group': 8},
+  'dflare': {},
+  'dfly': {'correction_width': 16},
+  'dspark': {
+    'markov_rank': 4,
+    'has_confidence': True,
+    'confidence_sees_token': True,
+  },
+}
 
 
 def target(seed: int = 0, **changes) -> transformer.Transformer:
@@ -34,11 +55,13 @@ def target(seed: int = 0, **changes) -> transformer.Transformer:
   return transformer.random(config, jax.random.key(seed))
 
 
-def dflash_config(
-  of: transformer.Transformer, **changes
-) -> dflash.DFlashConfig:
-  """The config of a two-layer DFlash for a toy target."""
-  config = {
+def config(
+  of: transformer.Transformer,
+  method: block_method.BlockMethod = dflash.METHOD,
+  **changes,
+) -> block_config.BlockDrafterConfig:
+  """The config of a two-layer block drafter for a toy target."""
+  fields = {
     'width': of.width,
     'ff_width': 48,
     'num_layers': 2,
@@ -57,34 +80,50 @@ def dflash_config(
     'label_shift': 0,
     'draft_vocab_size': None,
   }
-  return dflash.DFlashConfig(**{**config, **changes})
+  return method.config(**{**fields, **PARTS[method.name], **changes})
 
 
 def drafter(
   of: transformer.Transformer,
   seed: int = 1,
   draft_token_ids: np.ndarray | None = None,
-  loss_config: dflash.LossConfig | None = None,
+  loss_config: block_loss.LossConfig | None = None,
+  method: block_method.BlockMethod = dflash.METHOD,
   **changes,
-) -> dflash.DFlash:
-  """A random DFlash for a toy target; weights large enough to matter."""
+) -> block_drafter.BlockDrafter:
+  """A random block drafter for a toy target; weights large enough to matter."""
   if draft_token_ids is not None:
     changes['draft_vocab_size'] = len(draft_token_ids)
-  model = dflash.DFlash(
-    dflash_config(of, **changes),
-    loss_config or dflash.LossConfig(num_anchors=6, decay_gamma=4.0, chunk=4),
+  if loss_config is None:
+    loss_config = block_loss.LossConfig(
+      num_anchors=6, mix=objective.Mix(chunk=4)
+    )
+  model = method.make(
+    config(of, method, **changes),
+    loss_config,
     borrowed.from_target(of, draft_token_ids),
     jax.random.key(seed),
   )
-  # Fresh weights are small and norms are 1: tests want every one to count.
-  rng = np.random.default_rng(seed)
-  stack = model.block.layers
-  for leaf in (stack.q, stack.kv, stack.out, stack.gate_up, stack.down):
-    leaf[...] = jnp.asarray(0.3 * rng.normal(size=leaf.shape), jnp.float32)
-  norms = (stack.attn_norm, stack.q_norm, stack.k_norm, stack.mlp_norm)
-  for leaf in (*norms, model.context_norm, model.final_norm):
-    leaf[...] = jnp.asarray(1 + 0.2 * rng.normal(size=leaf.shape), jnp.float32)
+  randomise(model, seed)
   return model
+
+
+def randomise(model: nnx.Module, seed: int) -> None:
+  """Draws every parameter anew, so that each one counts.
+
+  Fresh weights are small, norms are 1 and added parts start without effect.
+  """
+  rng = np.random.default_rng(seed)
+  for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+    name = '.'.join(map(str, path))
+    size = leaf[...].shape
+    if 'norm' in name:
+      value = 1 + 0.2 * rng.normal(size=size)
+    elif name.endswith(('proj', 'mix', 'gate', 'conv_base')):
+      value = np.asarray(leaf[...]) + 0.1 * rng.normal(size=size)
+    else:
+      value = 0.3 * rng.normal(size=size)
+    leaf[...] = jnp.asarray(value, jnp.float32)
 
 
 def prompts(

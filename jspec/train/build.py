@@ -18,8 +18,12 @@ import numpy as np
 
 from jspec import config as config_lib
 from jspec import errors
-from jspec.drafters import borrowed
+from jspec.drafters import block_config, block_loss, borrowed
+from jspec.drafters import dflare as dflare_lib
 from jspec.drafters import dflash as dflash_lib
+from jspec.drafters import dflash2 as dflash2_lib
+from jspec.drafters import dfly as dfly_lib
+from jspec.drafters import dspark as dspark_lib
 from jspec.typing import Array, Key
 
 
@@ -37,8 +41,8 @@ def resolve(name: str) -> Callable[..., Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DFlashOptions:
-  """Options of `dflash`; None is filled in from the target.
+class BlockOptions:
+  """Options of the DFlash family; None is filled in from the target.
 
   Attributes:
     num_layers: depth of the drafter.
@@ -54,9 +58,9 @@ class DFlashOptions:
     block_size: slots fed, anchor included.
     num_draft_tokens: drafts of a proposal; None takes all a block gives.
     label_shift: 0: slot k predicts token k behind the anchor; 1: token k + 1.
-    num_anchors: blocks drawn from a row.
-    decay_gamma: of the positional decay of the loss.
-    chunk: anchors whose logits are held at once.
+    layer_windows: per layer, positions a slot sees back; None: all.
+    parts: fields of `BlockDrafterConfig` that belong to the method.
+    loss: anchors, terms and weights.
   """
 
   num_layers: int = 2
@@ -72,22 +76,31 @@ class DFlashOptions:
   block_size: int = 8
   num_draft_tokens: int | None = None
   label_shift: int = 0
-  num_anchors: int = 64
-  decay_gamma: float = 4.0
-  chunk: int = 16
+  layer_windows: tuple[int, ...] | None = None
+  parts: dict[str, Any] = dataclasses.field(default_factory=dict)
+  loss: block_loss.LossConfig = block_loss.LossConfig()
 
 
-def dflash(
+def block(
+  method: Any,
   loaded: Any,
   options: dict[str, Any],
   draft_token_ids: np.ndarray | None,
   key: Key[Array, ''],
-) -> dflash_lib.DFlash:
-  """A DFlash drafter of the target's width, its heads by default."""
-  chosen = config_lib.build(DFlashOptions, options, 'drafter.options')
+) -> Any:
+  """A drafter of the DFlash family, of the target's width and heads.
+
+  Args:
+    method: the family member, a `block_method.BlockMethod`.
+    loaded: the target.
+    options: fields of `BlockOptions`.
+    draft_token_ids: the reduced vocabulary or None.
+    key: of the weights.
+  """
+  chosen = config_lib.build(BlockOptions, options, 'drafter.options')
   target = loaded.model
   like = target.config
-  taps = chosen.taps or dflash_lib.choose_taps(
+  taps = chosen.taps or block_config.choose_taps(
     target.num_layers, chosen.num_taps
   )
   if chosen.mask_token_id in loaded.stop_ids:
@@ -96,8 +109,14 @@ def dflash(
       f'drafter.options.mask_token_id {chosen.mask_token_id} ends answers of'
       ' the target: give a token that no text uses'
     )
+  unknown = sorted(chosen.parts.keys() - set(method.parts))
+  if unknown:
+    raise errors.UserError(
+      f'drafter.options.parts has no key `{unknown[0]}` for {method.name};'
+      f' known: {", ".join(method.parts) or "nothing"}'
+    )
   num_drafts = chosen.block_size - 1 + chosen.label_shift
-  config = dflash_lib.DFlashConfig(
+  config = method.config(
     width=target.width,
     ff_width=chosen.ff_width or like.ff_width,
     num_layers=chosen.num_layers,
@@ -115,11 +134,33 @@ def dflash(
     num_draft_tokens=chosen.num_draft_tokens or num_drafts,
     label_shift=chosen.label_shift,
     draft_vocab_size=None if draft_token_ids is None else len(draft_token_ids),
-  )
-  loss_config = dflash_lib.LossConfig(
-    num_anchors=chosen.num_anchors,
-    decay_gamma=chosen.decay_gamma,
-    chunk=chosen.chunk,
+    layer_windows=chosen.layer_windows,
+    **chosen.parts,
   )
   arrays = borrowed.from_target(target, draft_token_ids)
-  return dflash_lib.DFlash(config, loss_config, arrays, key)
+  return method.make(config, chosen.loss, arrays, key)
+
+
+def dflash(*args) -> Any:
+  """`block` for DFlash; the arguments are those of a builder."""
+  return block(dflash_lib.METHOD, *args)
+
+
+def dflash2(*args) -> Any:
+  """`block` for DFlash2."""
+  return block(dflash2_lib.METHOD, *args)
+
+
+def dflare(*args) -> Any:
+  """`block` for DFlare."""
+  return block(dflare_lib.METHOD, *args)
+
+
+def dfly(*args) -> Any:
+  """`block` for DFly."""
+  return block(dfly_lib.METHOD, *args)
+
+
+def dspark(*args) -> Any:
+  """`block` for DSpark."""
+  return block(dspark_lib.METHOD, *args)

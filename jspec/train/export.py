@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jspec import provenance
+from jspec.train import capture
 
 
 def save(
@@ -34,6 +35,7 @@ def save(
     drafter,
     target_name=loaded.name,
     target_fingerprint=loaded.fingerprint,
+    template=capture.template_hash(loaded.template),
   )
   provenance.write(partial / 'provenance.json', step=step, target=loaded.name)
   if folder.exists():

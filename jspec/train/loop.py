@@ -92,12 +92,18 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
 
   # --- taps: from the store, or from the target in the step ----------------
   if config.data.mode == 'store':
-    source = prepare.store(config, loaded, found, drafter.taps, on_message)
-    taps_of, target = step.stored_taps, ()
+    num_layers = loaded.model.num_layers
+    layers = step.captured(drafter, num_layers)
+    source = prepare.store(config, loaded, found, layers, on_message)
+    last_layer = num_layers - 1 if drafter.needs_last else None
+    taps_of = step.stored_taps(tuple(drafter.taps), last_layer)
+    target = ()
   else:
     source = pipeline.Documents(found)
     graphdef, target = nnx.split(loaded.model)
-    taps_of = step.online_taps(graphdef, tuple(drafter.taps))
+    taps_of = step.online_taps(
+      graphdef, tuple(drafter.taps), needs_last=drafter.needs_last
+    )
   target = mesh.replicate(target, devices)
   shape = {'row_len': config.data.row_len, 'num_rows': config.data.num_rows}
   batches = pipeline.training(source, train_numbers, seed=config.seed, **shape)
@@ -108,7 +114,7 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   # --- input scales, from the same few documents in every start ------------
   first = pipeline.held_out(source, train_numbers, max_batches=1, **shape)[0]
   first = mesh.shard_rows(first, devices)
-  drafter.calibrate(step.as_draft_batch(first, taps_of(target, first)))
+  drafter.calibrate(step.as_draft_batch(first, *taps_of(target, first)))
   parts = step.split(drafter)
   frozen = mesh.replicate(parts.frozen, devices)
 

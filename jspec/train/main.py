@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from jspec import config as config_lib
 from jspec import errors, loading
-from jspec.train import loop, prepare, settings
+from jspec.train import loop, prepare, settings, step
 
 
 def run(
@@ -44,4 +44,5 @@ def run(
   found = prepare.documents(config, loaded)
   train, _ = prepare.split(found, config.eval.held_out)
   drafter = prepare.drafter(config, loaded, [found[n] for n in train])
-  prepare.store(config, loaded, found, drafter.taps)
+  layers = step.captured(drafter, loaded.model.num_layers)
+  prepare.store(config, loaded, found, layers)

@@ -37,7 +37,7 @@ class OptimConfig:
   clip_norm: float = 1.0
   beta1: float = 0.9
   beta2: float = 0.95
-  no_decay: str = r'norm|bias'
+  no_decay: str = r'norm|bias|fusion\.mix|conv_base'
 
 
 def schedule(config: OptimConfig, num_steps: int) -> optax.Schedule:

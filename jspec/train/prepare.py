@@ -97,7 +97,10 @@ def store(
 ) -> features.Store:
   """Opens the store of taps, capturing what is missing first."""
   wanted = capture.settings_for(
-    loaded, found, taps=taps, dtype=config.data.store_dtype
+    loaded,
+    found,
+    taps=config.data.store_taps or taps,
+    dtype=config.data.store_dtype,
   )
   if not features.exists(config.data.store):
     capture.capture(

@@ -36,6 +36,8 @@ class DataConfig:
     answers: JSON Lines file or tfds:NAME[@SPLIT] with what the target wrote.
     mode: 'store' reads captured taps, 'online' runs the target in the step.
     store: folder of the captured taps ('store' mode).
+    store_taps: target layers to capture; None captures what this drafter wants.
+      Give the union where several drafters are to share a store.
     store_dtype: how captured taps are stored: float32, bfloat16 or int8.
     max_documents: use only the first ones; 0 uses all.
     max_len: longer documents are cut to it.
@@ -46,6 +48,7 @@ class DataConfig:
   answers: str
   mode: str = 'store'
   store: str = ''
+  store_taps: tuple[int, ...] | None = None
   store_dtype: str = 'bfloat16'
   max_documents: int = 0
   max_len: int = 512

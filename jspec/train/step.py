@@ -92,7 +92,7 @@ def init(
 
 def train_step(
   merge: Callable[[dict[str, Array], PyTree], Any],
-  taps_of: Callable[[PyTree, dict[str, Array]], Array],
+  taps_of: Callable[..., tuple[Array, base.LastHidden | None]],
   optimizer: optax.GradientTransformation,
   state: TrainState,
   frozen: PyTree,
@@ -103,7 +103,8 @@ def train_step(
 
   Args:
     merge: from `split`.
-    taps_of: gives the taps of a batch, from the store or from the target.
+    taps_of: gives the taps and last states of a batch, from the store or from
+      the target.
     optimizer: from `optim.optimizer`.
     state: of the step before.
     frozen: what the drafter borrows.
@@ -114,7 +115,7 @@ def train_step(
     The new state and metrics: the drafter's, `loss`, `grad_norm`, `skipped`
     (0 or 1 for this step).
   """
-  draft_batch = as_draft_batch(batch, taps_of(target, batch))
+  draft_batch = as_draft_batch(batch, *taps_of(target, batch))
   key = jax.random.fold_in(state.key, state.step)
 
   def loss_fn(params):
@@ -145,7 +146,7 @@ def train_step(
 
 def eval_step(
   merge: Callable[[dict[str, Array], PyTree], Any],
-  taps_of: Callable[[PyTree, dict[str, Array]], Array],
+  taps_of: Callable[..., tuple[Array, base.LastHidden | None]],
   params: dict[str, Array],
   frozen: PyTree,
   target: PyTree,
@@ -153,12 +154,14 @@ def eval_step(
   key: Key[Array, ''],
 ) -> dict[str, Array]:
   """Measures a batch on the anchors that `key` fixes."""
-  draft_batch = as_draft_batch(batch, taps_of(target, batch))
+  draft_batch = as_draft_batch(batch, *taps_of(target, batch))
   loss, metrics = merge(params, frozen).loss(draft_batch, key)
   return dict(metrics, loss=loss)
 
 
-def as_draft_batch(batch: dict[str, Array], taps: Array) -> base.DraftBatch:
+def as_draft_batch(
+  batch: dict[str, Array], taps: Array, last: base.LastHidden | None
+) -> base.DraftBatch:
   """Names the arrays of the pipeline as the drafters know them."""
   return base.DraftBatch(
     tokens=batch['tokens'],
@@ -166,23 +169,53 @@ def as_draft_batch(batch: dict[str, Array], taps: Array) -> base.DraftBatch:
     segments=batch['segments'],
     is_answer=batch['is_answer'].astype(bool),
     taps=taps.astype(jnp.float32),
+    last=last,
   )
 
 
-def stored_taps(target: PyTree, batch: dict[str, Array]) -> Array:
-  """Takes the taps that came with the batch."""
-  del target
-  return batch['taps']
+def captured(
+  drafter: base.TrainableDrafter, num_layers: int
+) -> tuple[int, ...]:
+  """Target layers a store must hold for a drafter: its taps, and the last."""
+  taps = tuple(drafter.taps)
+  last = num_layers - 1
+  return taps + (last,) if drafter.needs_last and last not in taps else taps
 
 
-def online_taps(graphdef: Any, taps: tuple[int, ...]) -> Callable[..., Array]:
+def stored_taps(
+  taps: tuple[int, ...], last_layer: int | None
+) -> Callable[..., tuple[Array, base.LastHidden | None]]:
+  """Builds a function that takes the taps that came with the batch.
+
+  Args:
+    taps: layers of the drafter; the first of the captured ones.
+    last_layer: number of the target's last layer, if the drafter wants it.
+  """
+
+  def taps_of(target, batch):
+    del target
+    states = batch['taps'].astype(jnp.float32)
+    if last_layer is None:
+      return states, None
+    index = taps.index(last_layer) if last_layer in taps else len(taps)
+    # A store holds what layers give out: the final norm is still to come.
+    last = base.LastHidden(states[:, :, index], is_normed=False)
+    return states[:, :, : len(taps)], last
+
+  return taps_of
+
+
+def online_taps(
+  graphdef: Any, taps: tuple[int, ...], *, needs_last: bool
+) -> Callable[..., tuple[Array, base.LastHidden | None]]:
   """Builds a function that runs the frozen target on the batch."""
 
   def taps_of(target, batch):
     model = nnx.merge(graphdef, target)
-    _, states = model.encode(
-      batch['tokens'], batch['positions'], batch['segments'], taps
+    hidden, states = jax.lax.stop_gradient(
+      model.encode(batch['tokens'], batch['positions'], batch['segments'], taps)
     )
-    return jax.lax.stop_gradient(states)
+    last = base.LastHidden(hidden, is_normed=True) if needs_last else None
+    return states, last
 
   return taps_of

@@ -25,6 +25,7 @@ _MAY_CHANGE = (
   'config.print_every',
   'config.tensorboard',
   'config.data.store',
+  'config.data.store_taps',
 )
 
 

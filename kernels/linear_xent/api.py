@@ -9,6 +9,10 @@ over the same columns (of its own hidden state and head):
   kl          sum_v p_v (log p_v - log q_v)
   reverse_kl  sum_v q_v (log q_v - log p_v)
   tv          1/2 sum_v |p_v - q_v|;  1 - tv is what rejection sampling accepts
+  lk          -log sum_v min(p_v, q_v)
+  kl_topk_a   kl of both laws renormalised over the teacher's `top_k` columns
+  kl_topk_b   kl, summed over these columns only (not renormalised)
+  tv_topk     tv, renormalised like kl_topk_a
 
 All of them come from one pass over the logits, of which a chunk of rows (times
 a chunk of columns) exists at a time. Losses are per row; the caller weights
@@ -23,14 +27,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.kernels import choose
-from jspec.kernels.linear_xent import ref, xla
+from jspec.kernels.linear_xent import ref, top, xla
 
 IMPLEMENTATIONS = {
   'reference': ref.linear_xent,
   'xla': xla.linear_xent,
 }
-LOSSES = ('ce', 'kl', 'lse', 'reverse_kl', 'tv')
-OF_TEACHER = ('kl', 'reverse_kl', 'tv')
+OF_TOP = top.NAMES
+OF_TEACHER = ('kl', 'lk', 'reverse_kl', 'tv', *OF_TOP)
+LOSSES = ('ce', 'lse', *OF_TEACHER)
 
 
 def linear_xent(
@@ -42,6 +47,7 @@ def linear_xent(
   teacher_hidden: Float[Array, '*batch R Dt'] | None = None,
   teacher_head: Float[Array, 'Dt Vt'] | None = None,
   teacher_columns: Int[Array, 'V'] | None = None,
+  top_k: int | None = None,
   row_chunk: int = 128,
   vocab_chunk: int | None = None,
   implementation: str | None = None,
@@ -60,11 +66,13 @@ def linear_xent(
     teacher_columns: which column of the teacher each column of `head` stands
       for (a reduced draft vocabulary: its token ids); p is the teacher's law
       on these tokens, renormalised. None: the same columns.
+    top_k: columns that the losses of `OF_TOP` look at.
     row_chunk: rows of each batch entry whose logits exist at once.
     vocab_chunk: columns that exist at once; None means all, which is best
       where 4 * row_chunk * V bytes (and as many for a teacher) fit. With fewer,
       'kl', 'tv' and 'reverse_kl' cost another product with both heads (no
-      probability without the log-sum-exp of all columns), and the gradient of
+      probability without the log-sum-exp of all columns), 'lk' two, the losses
+      of `OF_TOP` two, and the gradient of
       'ce' gathers columns, for which a TPU keeps the head in another layout.
     implementation: 'reference', 'xla', or None for 'xla'.
 
@@ -72,11 +80,23 @@ def linear_xent(
     float32 losses [*batch, R] and, with labels, `is_hit`.
 
   Raises:
-    ValueError: an unknown loss or implementation, a chunk below 1, or a loss
-      without its labels or teacher.
+    ValueError: an unknown loss or implementation, a chunk below 1, a loss
+      without its labels, teacher or top_k, or one of these without a loss.
   """
   teacher = (teacher_hidden, teacher_head)
-  _check(losses, labels, teacher, teacher_columns, row_chunk, vocab_chunk)
+  _check(losses, labels, teacher, teacher_columns)
+  sizes = dict(row_chunk=row_chunk, vocab_chunk=vocab_chunk, top_k=top_k)
+  for name, size in sizes.items():
+    _expect(size is None or size >= 1, f'{name}={size}: give a number from 1')
+  of_top = sorted(set(losses) & set(OF_TOP))
+  _expect(
+    bool(of_top) == (top_k is not None),
+    f'{of_top} need top_k' if of_top else f'no loss uses top_k={top_k}',
+  )
+  _expect(
+    top_k is None or top_k <= head.shape[1],
+    f'top_k={top_k}, but the head has {head.shape[1]} columns',
+  )
   if teacher_columns is not None:
     teacher = (teacher_hidden, jnp.take(teacher_head, teacher_columns, axis=1))
   teacher_hidden, teacher_head = jax.lax.stop_gradient(teacher)
@@ -94,12 +114,28 @@ def linear_xent(
     labels=labels,
     teacher_hidden=teacher_hidden,
     teacher_head=teacher_head,
+    top_k=top_k,
     row_chunk=row_chunk,
     vocab_chunk=head.shape[1] if vocab_chunk is None else vocab_chunk,
   )
 
 
-def _check(losses, labels, teacher, columns, row_chunk, vocab_chunk):
+def linear_argmax(
+  hidden: Float[Array, '*batch R D'],
+  head: Float[Array, 'D V'],
+  *,
+  row_chunk: int = 128,
+) -> Int[Array, '*batch R']:
+  """Column of every row's largest logit, the lowest of equal ones.
+
+  No gradient. `row_chunk` rows of each batch entry have logits at once.
+  """
+  _expect(row_chunk >= 1, f'row_chunk={row_chunk}: give a number from 1')
+  hidden, head = jax.lax.stop_gradient((hidden, head))
+  return xla.linear_argmax(hidden, head, row_chunk=row_chunk)
+
+
+def _check(losses, labels, teacher, columns):
   unknown = sorted(set(losses) - set(LOSSES))
   _expect(
     losses and not unknown and not isinstance(losses, str),
@@ -117,10 +153,6 @@ def _check(losses, labels, teacher, columns, row_chunk, vocab_chunk):
   _expect(
     columns is None or all(given), 'teacher_columns say nothing without teacher'
   )
-  for name, chunk in dict(row_chunk=row_chunk, vocab_chunk=vocab_chunk).items():
-    _expect(
-      chunk is None or chunk >= 1, f'{name}={chunk}: give a number from 1'
-    )
 
 
 def _expect(is_good, message):

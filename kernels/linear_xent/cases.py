@@ -14,6 +14,7 @@ class Case:
   width: int
   vocab_size: int
   teacher_width: int
+  top_k: int = 10
   row_chunk: int = 128
   vocab_chunk: int | None = None
 
@@ -46,6 +47,7 @@ CASES = (
     width=4,
     vocab_size=7,
     teacher_width=4,
+    top_k=7,
     row_chunk=1,
     vocab_chunk=1,
   ),

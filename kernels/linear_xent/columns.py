@@ -5,7 +5,8 @@ The first walk keeps a running maximum m, normaliser z and, for the gradient,
 E_q[W] = sum_v q_v W_v, rescaled when the maximum moves; 'ce' (less W_label) and
 'lse' need no more. Losses against a teacher need both log-sum-exps before the
 first probability, hence a second walk; with all columns in one chunk the logits
-of the first are still there.
+of the first are still there. 'lk' takes another, for log sum_v min(p_v, q_v):
+as a logarithm throughout, since p and q of an untrained student hardly overlap.
 
 The last chunk of columns is moved back to fit the head; the columns that were
 seen before are masked, and no padded copy of a head is ever made.
@@ -17,10 +18,13 @@ teacher_head); labels and teacher may be None.
 import jax
 import jax.numpy as jnp
 
-OF_TEACHER = ('kl', 'reverse_kl', 'tv')
+from jspec.kernels.linear_xent import top
+
+# Sums over all columns, against the teacher.
+OF_LAW = ('kl', 'lk', 'reverse_kl', 'tv')
 
 
-def losses(rows, heads, *, names, size, with_grad):
+def losses(rows, heads, *, names, size, top_k, with_grad):
   """Values, hits, gradients and statistics of some rows.
 
   Args:
@@ -28,6 +32,7 @@ def losses(rows, heads, *, names, size, with_grad):
     heads: head [D, V] and teacher_head.
     names: losses wanted.
     size: columns of a chunk.
+    top_k: columns that the losses of `top` look at.
     with_grad: whether to make the gradients.
 
   Returns:
@@ -37,7 +42,8 @@ def losses(rows, heads, *, names, size, with_grad):
   hidden, labels, _ = rows
   num_chunks = -(-heads[0].shape[1] // size)
   at = _chunks(rows, heads, size)
-  second = [name for name in OF_TEACHER if name in names]
+  second = [name for name in OF_LAW if name in names]
+  tops = [name for name in top.NAMES if name in names]
   # The gradient is a - s q; of these, s is known after the last chunk only.
   late = [n for n in second if n != 'kl' and num_chunks > 1]
   needs_mean = with_grad and bool(late or {'ce', 'lse'} & set(names))
@@ -60,9 +66,15 @@ def losses(rows, heads, *, names, size, with_grad):
       column = jnp.moveaxis(jnp.take(heads[0], labels, axis=1), 0, -1)
       grads['ce'] = grads['lse'] - column
 
-  if second:
-    sums = _walk(
-      lambda i: _second(at(i), stats, second, late, with_grad),
+  if 'lk' in second:
+    stats['overlap'] = _overlap(at, stats, num_chunks)
+  found, of_top = _of_top(at, stats, tops, top_k, num_chunks)
+  if second or (tops and with_grad):
+    sums, products = _walk(
+      lambda i: (
+        _second(at(i), stats, second, late, with_grad),
+        _products(at(i), stats, found, of_top) if with_grad else {},
+      ),
       lambda a, b: jax.tree.map(jnp.add, a, b),
       num_chunks,
     )
@@ -71,13 +83,18 @@ def losses(rows, heads, *, names, size, with_grad):
       if with_grad:
         mean = stats[name] * grads['lse'] if name in late else 0
         grads[name] = product[0] - mean
+    grads |= products
+  for name in tops:
+    values[name] = of_top[name][0]
+  if 'lk' in second:
+    values['lk'] = -stats['overlap']
 
   values = {name: values[name][..., 0] for name in names}
   grads = {name: grads[name].astype(hidden.dtype) for name in names if grads}
   return values, is_hit, grads, stats
 
 
-def head_gradient(rows, heads, stats, cotangents, d_head, *, size):
+def head_gradient(rows, heads, stats, cotangents, d_head, *, size, top_k):
   """Adds the gradient of the head [D, V] that comes from these rows.
 
   Args:
@@ -87,10 +104,14 @@ def head_gradient(rows, heads, stats, cotangents, d_head, *, size):
     cotangents: of the losses, {name: [*batch, R]}.
     d_head: the sum so far, float32.
     size: columns of a chunk.
+    top_k: as above.
   """
   at = _chunks(rows, heads, size)
   hidden, labels, _ = rows
   num_chunks = -(-heads[0].shape[1] // size)
+  # Found anew: kept from the first pass they would be k numbers for every row.
+  tops = [name for name in top.NAMES if name in cotangents]
+  found, of_top = _of_top(at, stats, tops, top_k, num_chunks)
 
   def body(i, d_head):
     chunk = at(i)
@@ -104,6 +125,8 @@ def head_gradient(rows, heads, stats, cotangents, d_head, *, size):
         gradient = q - is_label
       elif name == 'lse':
         gradient = q
+      elif name in tops:
+        gradient = _spread(chunk, found, of_top[name], stats)
       else:
         _, a = _terms(name, chunk, stats)
         gradient = a - stats[name] * q
@@ -213,6 +236,41 @@ def _merge(a, b):
   return out
 
 
+def _overlap(at, stats, num_chunks):
+  """log sum_v min(p_v, q_v) [*batch, R, 1]."""
+
+  def of_chunk(i):
+    logits, teacher, *_ = at(i)
+    least = jnp.minimum(logits - stats['q'], teacher - stats['p'])
+    return jax.nn.logsumexp(least, axis=-1, keepdims=True)
+
+  return _walk(of_chunk, jnp.logaddexp, num_chunks)
+
+
+def _of_top(at, stats, names, top_k, num_chunks):
+  """The teacher's largest columns, and {name: loss and gradient on them}."""
+  if not names:
+    return None, {}
+  found = _walk(lambda i: top.largest(at(i), top_k), top.merge, num_chunks)
+  return found, {name: top.loss(name, found, stats) for name in names}
+
+
+def _spread(chunk, found, of_top, stats):
+  """The gradient for the logits of a loss of `top`."""
+  logits, _, _, _, start, fresh = chunk
+  _, weights, s = of_top
+  dense = top.spread(weights, found[2], start, logits.shape[-1])
+  return jnp.where(fresh, dense, 0) - s * jnp.exp(logits - stats['q'])
+
+
+def _products(chunk, stats, found, of_top):
+  """{name: gradient for hidden} of the losses of `top`, of one chunk."""
+  return {
+    name: _product(_spread(chunk, found, one, stats), chunk[2])
+    for name, one in of_top.items()
+  }
+
+
 def _second(chunk, stats, names, late, with_grad):
   """{name: (value, s, gradient)} of the chunk, as sums over its columns.
 
@@ -237,6 +295,12 @@ def _terms(name, chunk, stats):
   logits, teacher, *_ = chunk
   logq, logp = logits - stats['q'], teacher - stats['p']
   p, q = jnp.exp(logp), jnp.exp(logq)
+  if name == 'lk':
+    # The smaller one moves; at a tie half of it, as in 'tv'. Its value is the
+    # logarithm of a sum, and is there already.
+    share = ((logq < logp) + (logq <= logp).astype(jnp.float32)) / 2
+    a = -share * jnp.exp(logq - stats['overlap'])
+    return jnp.zeros_like(a), jnp.where(share > 0, a, 0)
   if name == 'tv':
     return jnp.abs(p - q) / 2, jnp.sign(q - p) * q / 2
   if name == 'kl':

@@ -7,11 +7,13 @@ A loss is a number a row, so its gradient is the row's cotangent times
                           kl: a = -p,      s = -1      with g = sign(q - p) / 2
                           lse: a = 0,      s = -1      reverse_kl: the same with
                                                        g = log q - log p
+                          lk: a = -q [q < p] / sum_v min(p, q), s = sum(a)
 
-The value's pass takes it along, while the logits are there: a frozen head costs
-two products a step, as in the unchunked form, and nothing is computed twice.
-The head's own gradient needs the cotangents first. Only if the head is being
-differentiated does the backward pass make the logits again, chunk by chunk.
+(`top` has those on the teacher's top columns.) The value's pass takes it along,
+while the logits are there: a frozen head costs two products a step, as in the
+unchunked form, and nothing is computed twice. The head's own gradient needs the
+cotangents first. Only if the head is being differentiated does the backward
+pass make the logits again, chunk by chunk.
 
 There is no Pallas kernel: with some hundred rows a chunk this is large matmuls
 with elementwise work in between, which XLA feeds at the speed of the matrix
@@ -34,12 +36,13 @@ def linear_xent(
   labels,
   teacher_hidden,
   teacher_head,
+  top_k,
   row_chunk,
   vocab_chunk,
 ):
   """Same contract as `api.linear_xent`."""
   values, is_hit = _losses(
-    (losses, row_chunk, min(vocab_chunk, head.shape[1])),
+    (losses, top_k, row_chunk, min(vocab_chunk, head.shape[1])),
     hidden,
     head,
     labels,
@@ -90,7 +93,7 @@ def _run(
   settings, hidden, head, labels, teacher_hidden, teacher_head, *, with_grad
 ):
   """`columns.losses` of all rows."""
-  names, row_chunk, vocab_chunk = settings
+  names, top_k, row_chunk, vocab_chunk = settings
 
   def body(_, rows):
     return None, columns.losses(
@@ -98,6 +101,7 @@ def _run(
       (head, teacher_head),
       names=names,
       size=vocab_chunk,
+      top_k=top_k,
       with_grad=with_grad,
     )
 
@@ -116,13 +120,19 @@ def _head_gradient(
   stats,
   cotangents,
 ):
-  _, row_chunk, vocab_chunk = settings
+  _, top_k, row_chunk, vocab_chunk = settings
 
   def body(d_head, chunk):
     rows, stats, cotangents = chunk
     heads = (head, teacher_head)
     return columns.head_gradient(
-      rows, heads, stats, cotangents, d_head, size=vocab_chunk
+      rows,
+      heads,
+      stats,
+      cotangents,
+      d_head,
+      size=vocab_chunk,
+      top_k=top_k,
     ), None
 
   split, _ = _chunks(hidden, row_chunk)
@@ -152,3 +162,14 @@ def _chunks(hidden, row_chunk):
     return jax.lax.slice_in_dim(x.reshape(shape), 0, num_rows, axis=axis)
 
   return split, join
+
+
+def linear_argmax(hidden, head, *, row_chunk):
+  """Same contract as `api.linear_argmax`."""
+
+  def body(_, rows):
+    logits = jnp.matmul(rows, head, preferred_element_type=jnp.float32)
+    return None, jnp.argmax(logits, axis=-1).astype(jnp.int32)
+
+  split, join = _chunks(hidden, row_chunk)
+  return join(jax.lax.scan(body, None, split(hidden))[1])

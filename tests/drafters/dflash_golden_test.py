@@ -9,7 +9,7 @@ import safetensors.numpy
 from flax import nnx
 
 from jspec.cache import paged
-from jspec.drafters import anchors, base, dflash, interchange
+from jspec.drafters import anchors, base, block_loss, interchange, objective
 from jspec.nn import layers
 from tests import shared_data
 
@@ -51,7 +51,9 @@ def _load(name):
       'target_fingerprint': FINGERPRINT,
       **EXTRA[name],
     },
-    loss_config=dflash.LossConfig(num_anchors=5, decay_gamma=4.0, chunk=2),
+    loss_config=block_loss.LossConfig(
+      num_anchors=5, mix=objective.Mix(chunk=2)
+    ),
   )
   common = np.load(shared_data.path('goldens/drafters/common.npz'))
   return drafter, common, np.load(folder / 'golden.npz')

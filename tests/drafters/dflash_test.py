@@ -11,7 +11,14 @@ from flax import nnx
 
 from jspec import errors
 from jspec.cache import paged
-from jspec.drafters import anchors, base, borrowed, dflash
+from jspec.drafters import (
+  anchors,
+  base,
+  block_config,
+  block_drafter,
+  block_loss,
+  borrowed,
+)
 from jspec.testing import drafter_suite, toy
 
 LENGTH = 20
@@ -108,9 +115,13 @@ def test_slots_of_a_block_see_each_other_both_ways(target, drafter):
   at = _at(5)
   batch = _batch(target)
   x = drafter.slots(batch.tokens[:, 5:6])
-  run = jax.jit(lambda drafter, *args: drafter.block.train(*args))
+
+  @jax.jit
+  def run(drafter, x, positions, context, *rest):
+    return drafter.block.train(x, positions, lambda layer: context, *rest)
+
   positions = jnp.broadcast_to(5 + jnp.arange(4), (2, 1, 4))
-  context = drafter.context(batch.taps)
+  context = drafter.fusion.prepare(batch.taps)[0]
   rest = (positions, context, batch.positions, at.index, batch.segments)
   before = np.asarray(run(drafter, x, *rest))
   for slot in range(4):
@@ -219,11 +230,12 @@ def test_only_own_weights_are_parameters(drafter):
   _, params, rest = nnx.split(drafter, nnx.Param, ...)
   names = {path[-1] for path, _ in nnx.to_flat_state(params)}
   assert names == {
-    *('context_proj', 'context_norm', 'final_norm', 'attn_norm', 'q', 'kv'),
+    *('proj', 'norm', 'final_norm', 'attn_norm', 'q', 'kv'),
     *('q_norm', 'k_norm', 'out', 'mlp_norm', 'gate_up', 'down'),
   }
   frozen = {path[-1] for path, _ in nnx.to_flat_state(rest)}
-  assert frozen == {'embedding', 'head', 'tap_scale'}
+  scales = {'tap_scale', 'proj_scale', 'norm_scale'}
+  assert frozen == {'embedding', 'head', 'target_norm', *scales}
 
 
 def test_fewer_drafts_are_a_prefix_of_the_full_block(target):
@@ -268,22 +280,24 @@ def test_conformance(target, changes):
 )
 def test_config_refuses_when_a_field_is_off(target, changes, message):
   with pytest.raises(errors.UserError, match=message):
-    toy.dflash_config(target, **changes)
+    toy.config(target, **changes)
 
 
 def test_drafter_refuses_another_targets_arrays(target):
-  config = toy.dflash_config(target)
+  config = toy.config(target)
   arrays = borrowed.Borrowed(jnp.zeros((64, 16)), jnp.zeros((16, 64)))
   with pytest.raises(errors.UserError, match='borrowed embedding'):
-    dflash.DFlash(config, dflash.LossConfig(), arrays, jax.random.key(0))
+    block_drafter.BlockDrafter(
+      config, block_loss.LossConfig(), arrays, jax.random.key(0)
+    )
 
 
 def test_taps_are_the_papers_or_an_error_when_layers_are_few():
-  assert dflash.choose_taps(36, 5) == (1, 9, 17, 25, 33)
-  assert dflash.choose_taps(30, 1) == (15,)
+  assert block_config.choose_taps(36, 5) == (1, 9, 17, 25, 33)
+  assert block_config.choose_taps(30, 1) == (15,)
   for num_layers in range(1, 8):
     with pytest.raises(errors.UserError, match='taps'):
-      dflash.choose_taps(num_layers, 5)
+      block_config.choose_taps(num_layers, 5)
 
 
 def test_options_change_how_it_decodes_and_unknown_ones_are_refused():

@@ -35,6 +35,14 @@ def make(case, dtype=np.float32):
   return arrays, named
 
 
+def top_k(case, losses):
+  """What `losses` need, or nothing."""
+  return case.top_k if set(losses) & set(api.OF_TOP) else None
+
+
+MEMORY = [('ce',), ('kl', 'tv'), ('lk', 'kl_topk_b')]
+
+
 def value_and_gradients(case, arrays, named, losses, **settings):
   """All outputs, and gradients of their sum with unequal weights."""
   rng = np.random.default_rng(1)
@@ -50,6 +58,7 @@ def value_and_gradients(case, arrays, named, losses, **settings):
         losses=losses,
         row_chunk=case.row_chunk,
         vocab_chunk=case.vocab_chunk,
+        top_k=top_k(case, losses),
         **named,
         **settings,
       )
@@ -93,13 +102,20 @@ def test_reference_equals_the_formulas():
   case = cases.CASES[0]
   arrays, named = make(case)
   out = api.linear_xent(
-    *arrays, losses=api.LOSSES, **named, implementation='reference'
+    *arrays,
+    losses=api.LOSSES,
+    top_k=case.top_k,
+    **named,
+    implementation='reference',
   )
   logits = np.asarray(arrays[0] @ arrays[1], np.float64)
   teacher = np.asarray(named['teacher_hidden'] @ named['teacher_head'])
   q = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
   p = np.exp(teacher) / np.exp(teacher).sum(-1, keepdims=True)
   at_label = np.take_along_axis(q, np.asarray(named['labels'])[..., None], -1)
+  top = np.argsort(-teacher, axis=-1)[..., : case.top_k]
+  p_top, q_top = (np.take_along_axis(x, top, axis=-1) for x in (p, q))
+  p_a, q_a = (x / x.sum(-1, keepdims=True) for x in (p_top, q_top))
   want = {
     'ce': -np.log(at_label[..., 0]),
     'kl': np.sum(p * np.log(p / q), -1),
@@ -107,6 +123,10 @@ def test_reference_equals_the_formulas():
     'reverse_kl': np.sum(q * np.log(q / p), -1),
     # Twice: the definition, and what rejection sampling rejects.
     'tv': 1 - np.sum(np.minimum(p, q), -1),
+    'lk': -np.log(np.sum(np.minimum(p, q), -1)),
+    'kl_topk_a': np.sum(p_a * np.log(p_a / q_a), -1),
+    'kl_topk_b': np.sum(p_top * np.log(p_top / q_top), -1),
+    'tv_topk': 1 - np.sum(np.minimum(p_a, q_a), -1),
   }
   for name in api.LOSSES:
     np.testing.assert_allclose(out[name], want[name], rtol=2e-5, err_msg=name)
@@ -127,7 +147,8 @@ def test_a_perfect_student_has_no_loss_and_no_gradient():
   case = dataclasses.replace(cases.CASES[1], teacher_width=8)
   arrays, named = make(case)
   named['teacher_hidden'], named['teacher_head'] = arrays
-  losses = ('kl', 'reverse_kl', 'tv')
+  # A sum over some columns only is least where all mass is on them.
+  losses = tuple(name for name in api.OF_TEACHER if name != 'kl_topk_b')
   out, grads = value_and_gradients(case, arrays, named, losses)
   for x in (*(out[name] for name in losses), *grads.values()):
     np.testing.assert_allclose(x, 0, atol=1e-5)
@@ -197,7 +218,8 @@ def test_a_frozen_head_costs_two_products_and_its_gradient_two_more():
   assert count(1) == 3
 
 
-def test_the_teacher_gets_no_gradient():
+@pytest.mark.parametrize('name', ['kl', 'kl_topk_a'])
+def test_the_teacher_gets_no_gradient(name):
   case = cases.CASES[0]
   (hidden, head), named = make(case)
 
@@ -206,10 +228,11 @@ def test_the_teacher_gets_no_gradient():
       api.linear_xent(
         hidden,
         head,
-        losses=('kl', 'tv'),
+        losses=api.OF_TEACHER,
         teacher_hidden=teacher_hidden,
         teacher_head=teacher_head,
-      )['kl']
+        top_k=case.top_k,
+      )[name]
     )
 
   grads = jax.grad(loss, argnums=(0, 1))(
@@ -218,7 +241,7 @@ def test_the_teacher_gets_no_gradient():
   assert all(np.all(x == 0) for x in grads)
 
 
-@pytest.mark.parametrize('losses', [('ce',), ('kl', 'tv')])
+@pytest.mark.parametrize('losses', MEMORY)
 def test_memory_does_not_grow_with_rows_times_vocabulary(losses):
   def peak(implementation, num_rows, vocab_size):
     case = dataclasses.replace(
@@ -237,6 +260,7 @@ def test_memory_does_not_grow_with_rows_times_vocabulary(losses):
         losses=losses,
         row_chunk=case.row_chunk,
         vocab_chunk=case.vocab_chunk,
+        top_k=top_k(case, losses),
         implementation=implementation,
         **named,
       )
@@ -272,7 +296,7 @@ def make_shapes(case, losses):
 
 @pytest.mark.parametrize('platform', ['tpu', 'cuda'])
 @pytest.mark.parametrize('vocab_chunk', [None, 8192])
-@pytest.mark.parametrize('losses', [('ce',), ('kl', 'tv')])
+@pytest.mark.parametrize('losses', MEMORY)
 @pytest.mark.parametrize('case', cases.LARGE, ids=lambda case: case.name)
 def test_lowers_with_all_gradients(case, losses, vocab_chunk, platform):
   arrays, named = jax.eval_shape(lambda: make_shapes(case, losses))
@@ -290,6 +314,7 @@ def test_lowers_with_all_gradients(case, losses, vocab_chunk, platform):
       losses=losses,
       row_chunk=case.row_chunk,
       vocab_chunk=vocab_chunk,
+      top_k=top_k(case, losses),
       **named,
     )
     return sum(jnp.sum(out[name]) for name in losses)
@@ -318,6 +343,9 @@ def test_what_cannot_be_meant_is_refused():
   refused('leave it out', **named)
   refused('say nothing', labels=labels, teacher_columns=jnp.arange(33))
   refused('number from 1', labels=labels, row_chunk=0)
+  refused('no loss uses top_k', labels=labels, top_k=3)
+  refused('need top_k', losses=('kl_topk_a',), **teacher)
+  refused('33 columns', losses=('tv_topk',), top_k=34, **teacher)
   fewer = dict(teacher, teacher_head=teacher['teacher_head'][:, :9])
   refused('give teacher_columns', losses=('kl',), **fewer)
 

@@ -46,7 +46,9 @@ def run_step():
   parts = step.split(Scale())
   optimizer = optim.optimizer(OPTIM, 10)
   jitted = jax.jit(
-    functools.partial(step.train_step, parts.merge, step.stored_taps, optimizer)
+    functools.partial(
+      step.train_step, parts.merge, step.stored_taps((0,), None), optimizer
+    )
   )
   state = step.init(parts, optimizer, jax.random.key(0))
   return state, lambda s, b: jitted(s, parts.frozen, (), b)

@@ -71,7 +71,7 @@ def config(folder: pathlib.Path, **changes):
       taps=(0, 2),
       mask_token_id=3,
       block_size=4,
-      num_anchors=8,
+      loss=dict(num_anchors=8),
     ),
   )
   values.data = dict(

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""`jspec doctor CKPT`: what a drafter wants, and why acceptance may be low.
+
+Codes: 0 nothing found, 1 something was found, 2 it cannot be read.
+"""
+
+import argparse
+
+from jspec import errors
+from jspec.cli import interchange, options, progress
+
+
+def add(programs) -> None:
+  """Declares the program."""
+  parser = programs.add_parser(
+    'doctor',
+    help='say what a drafter checkpoint wants and what is odd about it',
+    description='Reads a drafter checkpoint of ours or of another project, says'
+    ' what it is, and looks for reasons why few drafts would be accepted. Ends'
+    ' with 1 if there are any.',
+    allow_abbrev=False,
+  )
+  parser.add_argument(
+    'checkpoint',
+    metavar='CKPT',
+    help='a checkpoint folder, or the workdir of a training run',
+  )
+  parser.add_argument(
+    '--target',
+    metavar='NAME|DIR|FILE.gguf|hf:ORG/NAME',
+    help='also compare it with this target',
+  )
+  options.add_prompts(parser, default=None)
+  parser.add_argument(
+    '--limit',
+    type=options.positive,
+    default=8,
+    metavar='N',
+    help='only the first N prompts (default: %(default)s)',
+  )
+  options.add_sampling(parser, max_tokens=64)
+  parser.add_argument(
+    '--layout',
+    choices=interchange.LAYOUTS,
+    help='of another project (default: told by its tensors)',
+  )
+  parser.add_argument(
+    '--set',
+    action='append',
+    default=[],
+    metavar='KEY=VALUE',
+    help='what its config.json does not say, such as block_size=8',
+  )
+  options.add_json(parser)
+  parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+  """Examines, compares, measures; prints what it found."""
+  if args.prompts and not args.target:
+    raise errors.UserError('--prompts measures with a target: give --target')
+  options.writable(args.json)
+  extra = interchange.given(args.set)
+  from jspec.doctor import examine, report
+
+  prompts = options.prompts(args.prompts, args.limit) if args.prompts else []
+  params = options.sampling(args, ()) if prompts else None
+  checkup = examine.examine(args.checkpoint, layout=args.layout, extra=extra)
+  measured = []
+  if args.target:
+    from jspec import loading
+    from jspec.doctor import target_checks
+
+    target = loading.load_target(args.target)
+    checkup.findings += target_checks.check(checkup, target)
+    if prompts:
+      from jspec.doctor import measure
+
+      params = options.sampling(args, target.stop_ids)
+      with progress.Wait('measuring acceptance'):
+        measured, findings = measure.measure(
+          checkup, target, prompts, params, args.rows
+        )
+      checkup.findings += findings
+  result = {**examine.result(checkup), 'measured': measured}
+  print(report.text(result))
+  if args.json is not None:
+    options.write_json(args.json, options.with_provenance(result))
+  return 1 if result['findings'] else 0

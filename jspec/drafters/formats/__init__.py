@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Checkpoint layouts of other projects, as pure conversions of dicts."""

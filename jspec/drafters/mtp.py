@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: MIT
+"""MTP: one more decoder layer that predicts the token after next, repeatedly.
+
+  x_i   = eh_proj [enorm(E[token_{i+1}]), hnorm(state_i)]
+  out   = final_layernorm(layer(x))
+  logits of token_{i+2} = out head          embedding and head are the target's
+
+Row i's first state is what the target's last layer said about token i; each
+further token runs the same layer on its own output, one position on (DeepSeek
+-V3, arXiv 2412.19437, section 2.2, applied recursively as servers do). Where
+published heads differ is in the config: the order of the two halves
+(`embedding_first`), and which side of a final norm the states come from
+(`input_postnorm`: the target's; `feedback_postnorm`: the layer's own).
+
+Training simulates these steps from every row at once (test-time training): at
+step s row i sees the keys that rows up to i wrote at step 0, and its own keys
+of steps 1..s, which is what decoding sees.
+
+State while decoding: the layer's key and value rows of committed tokens, made
+from the target's true states, and the last row's output.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jspec import errors, tree
+from jspec.cache import paged
+from jspec.drafters import (
+  base,
+  borrowed,
+  losses,
+  mtp_config,
+  mtp_layer,
+  mtp_loss,
+  recurrent,
+  scratch,
+  teacher,
+  vocab,
+)
+from jspec.kernels.block_tree_attention import api as block_tree_attention
+from jspec.kernels.linear_xent import api as linear_xent
+from jspec.nn import layers, prefix_attention
+from jspec.typing import Array, Bool, Float, Int, Key
+
+Config = mtp_config.Config
+LossConfig = mtp_loss.LossConfig
+OPTIONS = mtp_config.OPTIONS
+CONFIG_KEYS = mtp_config.CONFIG_KEYS
+rules = mtp_config.rules
+
+
+class State(NamedTuple):
+  """What decoding keeps: committed rows, and the last one's fed-back state."""
+
+  pages: paged.Pages
+  hidden: Float[Array, 'B D']
+
+
+class MTP(nnx.Module):
+  """An MTP drafter; implements `drafters.base.TrainableDrafter`."""
+
+  # The teacher's states are the drafter's own tap.
+  needs_last = False
+
+  def __init__(
+    self,
+    config: Config,
+    loss_config: LossConfig,
+    arrays: borrowed.Borrowed,
+    key: Key[Array, ''],
+  ):
+    """Starts from random weights over the borrowed arrays.
+
+    Raises:
+      UserError: the borrowed arrays do not fit the config.
+    """
+    mtp_config.check_borrowed(config, arrays)
+    self.config = config
+    self.loss_config = loss_config
+    self.taps = config.taps
+    self.num_draft_tokens = config.tree_size or config.num_draft_tokens
+    self.embedding = borrowed.Frozen(arrays.embedding)
+    self.head = borrowed.Frozen(arrays.head)
+    self.target_norm = borrowed.Frozen(arrays.final_norm)
+    self.target_norm_eps = arrays.norm_eps
+    self.draft_token_ids = (
+      None
+      if arrays.draft_token_ids is None
+      else borrowed.Frozen(arrays.draft_token_ids)
+    )
+    key_in, key_hidden, key_layer = jax.random.split(key, 3)
+    shapes = mtp_config.array_shapes(config)
+    self.enorm = nnx.Param(jnp.ones(shapes['enorm']))
+    self.hnorm = nnx.Param(jnp.ones(shapes['hnorm']))
+    self.final_layernorm = nnx.Param(jnp.ones(shapes['final_layernorm']))
+    self.eh_proj = _matrix(key_in, shapes['eh_proj'])
+    self.hidden_proj = _matrix(key_hidden, shapes.get('hidden_proj'))
+    # With the target's own width its head is the drafter's head.
+    head = None if self.hidden_proj is None else arrays.target_head
+    self.target_head = None if head is None else borrowed.Frozen(head)
+    self.layer = mtp_layer.Layer(
+      config.layer, mtp_layer.random_arrays(config.layer, key_layer)
+    )
+
+  def set_options(self, **options) -> None:
+    """Changes how it decodes: fields of `OPTIONS`.
+
+    Raises:
+      UserError: no such option, or a value that does not fit.
+    """
+    for name, value in options.items():
+      if name not in OPTIONS:
+        raise errors.UserError(
+          f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
+        )
+      if not isinstance(value, int):
+        raise errors.UserError(f'{name}={value!r}: expected int')
+      self.config = dataclasses.replace(self.config, **{name: value})
+    config = self.config
+    self.num_draft_tokens = config.tree_size or config.num_draft_tokens
+
+  def leaves(self) -> dict[str, nnx.Param]:
+    """The parameters by the names of `rules`."""
+    own = ('enorm', 'hnorm', 'eh_proj', 'final_layernorm', 'hidden_proj')
+    found = {name: getattr(self, name) for name in own}
+    found = {name: leaf for name, leaf in found.items() if leaf is not None}
+    return found | self.layer.leaves()
+
+  def saved(self) -> dict[str, Array]:
+    """What a checkpoint holds; nothing is folded."""
+    return {name: leaf[...] for name, leaf in self.leaves().items()}
+
+  # --- parts ---
+
+  def inputs(
+    self,
+    tokens: Int[Array, 'B T'],
+    states: Float[Array, 'B T D'],
+    is_zeroed: Bool[Array, 'B T'],
+  ) -> Float[Array, 'B T D']:
+    """Joins the next token's embedding with the state before it."""
+    eps = self.config.norm_eps
+    embedded = jnp.where(is_zeroed[..., None], 0, self.embedding[...][tokens])
+    halves = [
+      layers.rms_norm(embedded, self.enorm[...], eps),
+      layers.rms_norm(states, self.hnorm[...], eps),
+    ]
+    if not self.config.embedding_first:
+      halves.reverse()
+    return jnp.concatenate(halves, axis=-1) @ self.eh_proj[...]
+
+  def first_states(
+    self, taps: Float[Array, 'B S 1 Dt']
+  ) -> Float[Array, 'B S D']:
+    """The states of step 0, from the target's last layer."""
+    states = taps[:, :, 0].astype(self.eh_proj[...].dtype)
+    if self.config.input_postnorm:
+      states = layers.rms_norm(
+        states, self.target_norm[...], self.target_norm_eps
+      )
+    if self.hidden_proj is not None:
+      states = states @ self.hidden_proj[...]
+    return states
+
+  def outputs(
+    self, x: Float[Array, 'B T D']
+  ) -> tuple[Float[Array, 'B T D'], Float[Array, 'B T D']]:
+    """The state for the next step, and what the head sees."""
+    normed = self._final(x)
+    return (normed if self.config.feedback_postnorm else x), normed
+
+  def _final(self, x):
+    return layers.rms_norm(x, self.final_layernorm[...], self.config.norm_eps)
+
+  # --- training ---
+
+  def calibrate(self, batch: base.DraftBatch) -> None:
+    """Nothing to fit: both inputs are normed."""
+    del batch
+
+  def train_hidden(self, batch: base.DraftBatch) -> Float[Array, 'B S G D']:
+    """What the head sees at every simulated step of every row."""
+    config, segments = self.loss_config, batch.segments
+    rows = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+    states = self.first_states(batch.taps)
+    hidden, keys, values = [], [], []
+    for step in range(config.ttt_length):
+      if step == 0 or not config.on_policy:
+        tokens = mtp_loss.following(batch.tokens, segments, 1 + step)
+      else:
+        columns = linear_xent.linear_argmax(
+          hidden[-1], self.head[...], row_chunk=config.chunk
+        )
+        tokens = vocab.to_target(columns, self._draft_token_ids())
+      x = self.inputs(tokens, states, self._is_zeroed(batch.positions, step))
+      q, k, v = self.layer.before_attention(x, batch.positions + step)
+      keys.append(k)
+      values.append(v)
+      # Its own key of step 0 is among the row's own: what it shares with the
+      # others are the rows before.
+      mixed = prefix_attention.prefix_attention(
+        q[:, :, None],
+        jnp.stack(keys, axis=2),
+        jnp.stack(values, axis=2),
+        keys[0],
+        values[0],
+        own=jnp.ones((1, step + 1), bool),
+        limits=rows,
+        row_segments=segments,
+        segments=segments,
+      )
+      states, normed = self.outputs(
+        self.layer.after_attention(x, mixed[:, :, 0])
+      )
+      hidden.append(normed)
+    return jnp.stack(hidden, axis=2)
+
+  def _is_zeroed(self, positions, step):
+    """Where the embedding fed at a simulated step is zeros."""
+    rule = self.config.zero_first_embedding
+    if rule == 'never' or (rule == 'first_step' and step > 0):
+      return jnp.zeros(positions.shape, bool)
+    return positions == 0
+
+  def loss(
+    self, batch: base.DraftBatch, key: Key[Array, '']
+  ) -> tuple[Float[Array, ''], dict[str, Array]]:
+    """The loss over all rows; `key` is not used, nothing is drawn.
+
+    The labels of row i are the contiguous run of answer tokens from i + 2 on. A
+    label outside the draft vocabulary ends it.
+    """
+    del key
+    labels = mtp_loss.labels(
+      batch, self._draft_token_ids(), self.loss_config.ttt_length
+    )
+    counts = jnp.cumprod(labels.exists & labels.inside, axis=-1)
+    return self.loss_at(batch, labels, counts.astype(bool))
+
+  def loss_at(
+    self,
+    batch: base.DraftBatch,
+    labels: mtp_loss.Labels,
+    counts: Bool[Array, 'B S G'],
+  ) -> tuple[Float[Array, ''], dict[str, Array]]:
+    """The loss over the slots that `counts` names."""
+    config, hidden = self.loss_config, self.train_hidden(batch)
+    head, columns = self.head[...], None
+    if self.target_head is not None:
+      head, columns = self.target_head[...], self._draft_token_ids()
+    states = None
+    if config.needs_teacher:
+      states = teacher.states(
+        base.LastHidden(batch.taps[:, :, 0], is_normed=False),
+        self.target_norm[...],
+        self.target_norm_eps,
+        'MTP',
+      )
+
+    def behind(x):
+      return mtp_loss.window(x, batch.segments, 1, config.ttt_length)
+
+    if not config.ground_truth and config.ce:
+      choice = linear_xent.linear_argmax(
+        states,
+        head if columns is None else jnp.take(head, columns, axis=1),
+        row_chunk=config.chunk,
+      )
+      labels = labels._replace(columns=behind(choice))
+    loss, metrics, is_hit = mtp_loss.compute(
+      config,
+      hidden,
+      self.head[...],
+      labels.columns,
+      counts,
+      behind(states) if config.compared else None,
+      head,
+      columns,
+    )
+    metrics |= losses.acceptance(is_hit & labels.inside, labels.exists)
+    return loss, {'loss': loss, **metrics}
+
+  # --- decoding ---
+
+  def init_state(
+    self, table: paged.PageTable, num_pages: int, page_size: int
+  ) -> State:
+    """An empty pool, and zeros behind nothing."""
+    c, dtype = self.config, self.eh_proj[...].dtype
+    pages = paged.init_pages(
+      1, num_pages, page_size, c.num_kv_heads, c.head_width, dtype
+    )
+    return State(pages, jnp.zeros((table.lengths.shape[0], c.width), dtype))
+
+  def propose(
+    self,
+    state: State,
+    table: paged.PageTable,
+    anchor: Int[Array, 'B'],
+    temperature: Float[Array, 'B'] | None,
+    keys: Key[Array, 'B'] | None,
+  ) -> tree.Draft:
+    """Runs the layer on its own output behind the last committed row."""
+    config, num_rows = self.config, anchor.shape[0]
+
+    def start(num_scratch):
+      return scratch.empty(num_rows, num_scratch, state.pages)
+
+    def run(memory, nodes):
+      first = nodes.level * nodes.tokens.shape[1]
+      positions = jnp.broadcast_to(
+        (table.lengths + nodes.level)[:, None], nodes.tokens.shape
+      )
+      # No draft stands at position 0.
+      x = self.inputs(nodes.tokens, nodes.hidden, positions < 0)
+      q, k, v = self.layer.before_attention(x, positions)
+      memory = scratch.write(memory, k, v, first)
+      mixed = scratch.attend(
+        q,
+        *memory,
+        nodes.ancestors,
+        state.pages,
+        table,
+        layer=0,
+        first=first,
+      )
+      hidden, normed = self.outputs(self.layer.after_attention(x, mixed))
+      return memory, hidden, self._logits(normed)
+
+    normed = state.hidden
+    if not config.feedback_postnorm:
+      normed = self._final(normed)
+    return recurrent.propose(
+      run,
+      start,
+      recurrent.Root(state.hidden, self._logits(normed)),
+      anchor,
+      self._draft_token_ids(),
+      temperature,
+      keys,
+      depth=config.num_draft_tokens,
+      size=config.tree_size,
+      width=config.tree_width,
+      support=config.support,
+    )
+
+  def commit(
+    self, state: State, table: paged.PageTable, rows: base.Committed
+  ) -> State:
+    """Writes rows made of true states; runs the layer on the last one."""
+    num_rows, num_steps = rows.tokens.shape
+    steps = jnp.broadcast_to(jnp.arange(num_steps), rows.tokens.shape)
+    last = jnp.maximum(rows.num_rows - 1, 0)[:, None]
+    tokens = jnp.roll(rows.tokens, -1, axis=1)
+    tokens = jnp.where(steps == last, rows.next_token[:, None], tokens)
+    positions = table.lengths[:, None] + steps
+    x = self.inputs(
+      tokens, self.first_states(rows.taps), self._is_zeroed(positions, 0)
+    )
+    q, k, v = self.layer.before_attention(x, positions)
+    # A row without a page shows in the target's own commit: same table.
+    pages, _ = paged.write(
+      state.pages, table, k[None], v[None], steps, rows.num_rows
+    )
+
+    def at_last(values):
+      index = last.reshape(num_rows, *(1,) * (values.ndim - 1))
+      return jnp.take_along_axis(values, index, axis=1)
+
+    # The last row sees itself as a node, and what is in the pages before it.
+    mixed = block_tree_attention.block_tree_attention(
+      *(at_last(heads) for heads in (q, k, v)),
+      pages.k,
+      pages.v,
+      layer=jnp.int32(0),
+      page_ids=table.page_ids,
+      lengths=jnp.maximum(table.lengths + rows.num_rows - 1, 0),
+      ancestors=tree.chain_words(num_rows, 1),
+    )
+    hidden, _ = self.outputs(self.layer.after_attention(at_last(x), mixed))
+    has_rows = rows.num_rows[:, None] > 0
+    return State(pages, jnp.where(has_rows, hidden[:, 0], state.hidden))
+
+  def _logits(self, normed):
+    return (normed @ self.head[...]).astype(jnp.float32)
+
+  def _draft_token_ids(self) -> Int[Array, 'Vd'] | None:
+    ids = self.draft_token_ids
+    return None if ids is None else ids[...]
+
+
+def _matrix(key, shape):
+  """A random matrix, scaled by its inputs; none without a shape."""
+  if shape is None:
+    return None
+  return nnx.Param(shape[0] ** -0.5 * jax.random.normal(key, shape))
