@@ -47,7 +47,11 @@ ALLOWED = {
   'evals': _EVERYTHING,
   'bench': _EVERYTHING,
   'demo': _EVERYTHING | {'train', 'evals'},
-  'cli': _EVERYTHING | {'train', 'train.main', 'evals', 'bench', 'demo'},
+  'bakeoff': _EVERYTHING | {'train', 'evals'},
+  'cli': (
+    _EVERYTHING
+    | {'train', 'train.main', 'evals', 'bench', 'demo', 'bakeoff', 'doctor'}
+  ),
   'programs': {'cli'},
   # The entry point of training; it alone opens models.
   'train.main': _EVERYTHING | {'train'},

@@ -14,6 +14,7 @@ from typing import NoReturn
 import jspec
 from jspec import errors
 from jspec.cli import (
+  bakeoff,
   bench,
   data,
   demo,
@@ -24,7 +25,17 @@ from jspec.cli import (
   train,
 )
 
-PROGRAMS = (demo, generate, train, evals, bench, data, interchange, doctor)
+PROGRAMS = (
+  demo,
+  generate,
+  train,
+  evals,
+  bench,
+  data,
+  interchange,
+  doctor,
+  bakeoff,
+)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -29,11 +29,13 @@ class Document:
     id: name of the document, the same in every epoch and run.
     tokens: int32 [S].
     is_answer: bool [S], tokens the target wrote.
+    domain: what it is about; '' where the source does not say.
   """
 
   id: str
   tokens: np.ndarray
   is_answer: np.ndarray
+  domain: str = ''
 
   def __len__(self) -> int:
     return len(self.tokens)
@@ -75,10 +77,10 @@ class Examples:
         continue
       if len(document) > self._max_len:
         # The tail goes, so that every token keeps its whole context.
-        document = Document(
-          document.id,
-          document.tokens[: self._max_len],
-          document.is_answer[: self._max_len],
+        document = dataclasses.replace(
+          document,
+          tokens=document.tokens[: self._max_len],
+          is_answer=document.is_answer[: self._max_len],
         )
         self.counts['cut'] += 1
       if document.is_answer.sum() < self._min_answer_len:
@@ -115,7 +117,7 @@ class Examples:
         f'answer `{name}` has the keys {sorted(record)} but needs `ids` and '
         '`prompt_len`, or `messages`'
       )
-    return Document(name, tokens, is_answer)
+    return Document(name, tokens, is_answer, str(record.get('domain', '')))
 
 
 def _token_ids(name, ids, vocab_size):

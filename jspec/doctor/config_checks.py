@@ -20,8 +20,8 @@ WHY = {
   'num_draft_tokens': 'how far it was trained to draft',
   'rms_norm_eps': 'libraries fill in different values',
   'rope_theta': 'the rotary base; libraries fill in 10000 where it is absent',
-  'target_layer_ids': 'the layers whose states it reads; guessed ones draft badly'
-  ' without an error',
+  'target_layer_ids': 'the layers whose states it reads; drafts from guessed'
+  ' ones are bad without an error',
   'target_num_hidden_layers': 'how deep its target is',
 }
 _TAPS = ('target_layer_ids', 'eagle_aux_hidden_state_layer_ids')
@@ -46,9 +46,9 @@ def absent(key: str) -> report.Finding:
   )
 
 
-def check(said: Mapping[str, Any]) -> list[report.Finding]:
+def check(said: Mapping[str, Any], is_native: bool) -> list[report.Finding]:
   """Findings about a flat config, native where it could be converted."""
-  return [*_mask(said), *_taps(said), *_belongs(said)]
+  return [*_mask(said), *_taps(said, is_native), *_belongs(said)]
 
 
 def unsaid_shift(layout: str, label_shift: int) -> report.Finding:
@@ -80,7 +80,7 @@ def _mask(said):
     )
 
 
-def _taps(said):
+def _taps(said, is_native):
   ids = next((said[key] for key in _TAPS if said.get(key) is not None), None)
   if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
     return
@@ -91,9 +91,9 @@ def _taps(said):
       ' the wrong ones'
     )
   depth = said.get('target_num_hidden_layers')
-  # MTP drafts from the last state by its nature, and says which.
-  is_mtp = said.get('model_type') == 'mtp'
-  if isinstance(depth, int) and depth - 1 in ids and not is_mtp:
+  # Ours are captured before the norm; MTP drafts from the last state anyway.
+  is_sure = is_native or said.get('model_type') == 'mtp'
+  if isinstance(depth, int) and depth - 1 in ids and not is_sure:
     yield report.doubt(
       f'captured layer {depth - 1} is the last of {depth}: some programs'
       ' capture it before the final norm and some behind it; here it is before'

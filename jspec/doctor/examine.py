@@ -127,7 +127,7 @@ def examine(
   config, tensors, assumed, findings = convert(kind, raw, stored, extra)
   known = config or said
   certain = {key: known[key] for key in known.keys() - set(assumed)}
-  findings += config_checks.check(said | certain)
+  findings += config_checks.check(said | certain, kind == NATIVE)
   # Whose slots there are; what a layout leaves out, it means.
   shift = known.get('label_shift')
   if shift is not None and said.get('label_shift') is None:

@@ -56,6 +56,24 @@ class LastHidden:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Judged:
+  """What a drafter proposed in training, and what the target makes of it.
+
+  Attributes:
+    index: token index of each anchor; 0 where there is none.
+    keep: whether the anchor is real.
+    tokens: proposed behind it.
+    hidden: the target's normed states of the anchor and of the proposals.
+  """
+
+  index: Int[Array, 'B A']
+  keep: Bool[Array, 'B A']
+  tokens: Int[Array, 'B A G']
+  hidden: Float[Array, 'B A G+1 D']
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class DraftBatch:
   """Packed sequences with the target's states.
 
@@ -66,6 +84,7 @@ class DraftBatch:
     is_answer: tokens the target wrote (the only ones that are labels).
     taps: the target's captured states.
     last: its last states, for drafters that set `needs_last`.
+    judged: the drafter's own proposals, for those that set `needs_judge`.
   """
 
   tokens: Int[Array, 'B S']
@@ -74,6 +93,7 @@ class DraftBatch:
   is_answer: Bool[Array, 'B S']
   taps: Float[Array, 'B S C D']
   last: LastHidden | None = None
+  judged: Judged | None = None
 
 
 @runtime_checkable
@@ -117,7 +137,9 @@ class Drafter(Protocol):
 class TrainableDrafter(Drafter, Protocol):
   """A drafter with parameters; it owns its targets, masks and loss.
 
-  `needs_last` says that the loss reads `DraftBatch.last` (a teacher's law).
+  `needs_last` says that the loss reads `DraftBatch.last` (a teacher's law). A
+  drafter with an attribute `needs_judge` that is true has a method `rollout`,
+  and its loss reads `DraftBatch.judged` (on-policy distillation).
   """
 
   needs_last: bool

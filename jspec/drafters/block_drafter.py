@@ -26,11 +26,13 @@ from flax import nnx
 
 from jspec import errors, tree
 from jspec.cache import paged
+from jspec.drafters import anchors as anchors_lib
 from jspec.drafters import (
   base,
   block,
   block_config,
   block_loss,
+  block_rollout,
   block_steps,
   borrowed,
   confidence,
@@ -41,7 +43,6 @@ from jspec.drafters import (
   selector,
   sequential,
 )
-from jspec.drafters import anchors as anchors_lib
 from jspec.nn import layers
 from jspec.typing import Array, Float, Int, Key
 
@@ -70,6 +71,7 @@ class BlockDrafter(nnx.Module):
     self.taps = config.taps
     self.num_draft_tokens = config.tree_size or config.num_draft_tokens
     self.needs_last = loss_config.needs_teacher
+    self.needs_judge = loss_config.on_policy > 0
     self.target_norm_eps = arrays.norm_eps
     for name in ('embedding', 'head', 'draft_token_ids'):
       setattr(self, name, _frozen(getattr(arrays, name)))
@@ -184,6 +186,12 @@ class BlockDrafter(nnx.Module):
       batch.is_answer, batch.segments, self.loss_config.num_anchors, key
     )
     return self.loss_at(batch, anchors)
+
+  def rollout(
+    self, batch: base.DraftBatch, key: Key[Array, '']
+  ) -> tuple[anchors_lib.Anchors, Int[Array, 'B A G']]:
+    """Its own proposals at freshly drawn anchors, for the target to judge."""
+    return block_rollout.propose(self, batch, key)
 
   def loss_at(
     self, batch: base.DraftBatch, anchors: anchors_lib.Anchors

@@ -8,6 +8,8 @@ token. What is weighed how is `objective`'s; two terms belong to parts:
   selector      cross-entropy over a slot's K best tokens, where the label is
                 one of them, given the true token before (`selector`)
   gate_entropy  entropy of the gate over taps, to make it choose ('gated')
+
+and `on_policy` is about the drafter's own proposals (`block_rollout`).
 """
 
 import dataclasses
@@ -17,9 +19,11 @@ import jax
 import jax.numpy as jnp
 
 from jspec import errors
+from jspec.drafters import anchors as anchors_lib
 from jspec.drafters import (
   base,
   block_config,
+  block_rollout,
   losses,
   objective,
   selector,
@@ -27,7 +31,7 @@ from jspec.drafters import (
   token_head,
   vocab,
 )
-from jspec.drafters import anchors as anchors_lib
+from jspec.drafters import on_policy as on_policy_lib
 from jspec.typing import Array, Float
 
 
@@ -43,6 +47,9 @@ class LossConfig:
     detach_selector: its gradient stays out of the backbone.
     detach_confidence: so does that of the confidence head.
     gate_entropy: weight of that term.
+    on_policy: weight of on-policy distillation; the target runs in the step.
+    on_policy_anchors: blocks the drafter proposes in every sequence for it.
+    on_policy_streams: how accepted and rejected proposals are weighed.
   """
 
   num_anchors: int = 64
@@ -51,6 +58,9 @@ class LossConfig:
   detach_selector: bool = False
   detach_confidence: bool = True
   gate_entropy: float = 0.0
+  on_policy: float = 0.0
+  on_policy_anchors: int = 16
+  on_policy_streams: on_policy_lib.OnPolicy = on_policy_lib.OnPolicy()
 
   @property
   def needs_teacher(self) -> bool:
@@ -67,14 +77,15 @@ class LossConfig:
       'confidence': (self.mix.confidence, config.has_confidence),
       'selector': (self.selector, config.selector_rank > 0),
       'gate_entropy': (self.gate_entropy, config.fusion == 'gated'),
+      'on_policy': (self.on_policy, config.selector_rank == 0),
     }
     for name, (weight, has_part) in parts.items():
       if weight < 0:
         raise errors.UserError(f'loss {name}={weight}: expected at least 0')
       if weight and not has_part:
         raise errors.UserError(
-          f'loss {name}={weight}, but the drafter has no such part: switch the'
-          ' part on, or set the weight to 0'
+          f'loss {name}={weight}, but {config.method} has no part for it:'
+          ' switch the part on, or set the weight to 0'
         )
 
 
@@ -138,6 +149,14 @@ def loss(
     total = total + config.gate_entropy * entropy
     metrics['gate_entropy'] = entropy
     metrics['gate_weights'] = weights
+  if config.on_policy:
+    if batch.judged is None:
+      raise errors.UserError(
+        f'loss on_policy={config.on_policy} needs the target in the step: train'
+        ' with data.mode=online'
+      )
+    value, more = block_rollout.loss(drafter, batch)
+    total, metrics = total + config.on_policy * value, metrics | more
   metrics['loss'] = total
   return total, metrics
 

@@ -201,6 +201,7 @@ class Eagle3(nnx.Module):
     """The loss of the rows before given anchors."""
     config = self.loss_config
     wanted = eagle3_loss.labels(batch, at, config.ttt_length)
+    law = self._teacher(batch, wanted)
     hidden = self.train_hidden(batch, at, config.ttt_length)
     return eagle3_loss.loss(
       config,
@@ -208,7 +209,7 @@ class Eagle3(nnx.Module):
       self.head[...],
       self._value(self.draft_token_ids),
       wanted,
-      self._teacher(batch, wanted),
+      law,
     )
 
   def _teacher(self, batch, wanted):

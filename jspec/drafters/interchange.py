@@ -128,7 +128,7 @@ def load(
     UserError: anything missing, contradicting, unknown or for another target.
   """
   folder = pathlib.Path(folder)
-  raw, source = _open(folder, extra or {})
+  raw, source = _open(folder, extra or {}, target)
   where = str(folder / 'config.json')
   method = find_method(raw.pop('model_type'), where)
   _check_format(raw.pop('jspec_format', None), where)
@@ -179,14 +179,19 @@ def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
     ) from error
 
 
-def _open(folder, extra):
+def _open(folder, extra, target):
   """The keys and the tensors of a folder, in our own form."""
   raw, source = read_config(folder), safetensors.SafetensorsFolder(folder)
   if 'jspec_format' not in raw:
-    from jspec.drafters.formats import layouts  # Only for foreign ones.
+    from jspec.drafters.formats import copies, layouts  # For foreign ones.
 
     tensors = {name: source.read(name) for name in source.names()}
-    raw, tensors = layouts.to_native(raw, tensors, extra)
+    try:
+      raw, tensors = layouts.to_native(
+        raw, tensors, extra, copies.of_model(target)
+      )
+    except errors.UserError as error:
+      raise errors.UserError(f'{folder}: {error}') from error
     return raw, names.Held(str(folder), tensors)
   for key, value in extra.items():
     if raw.get(key, value) != value:

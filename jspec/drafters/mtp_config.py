@@ -104,7 +104,8 @@ class Config:
       ', '.join(ZERO_FIRST),
     )
     if self.num_experts:
-      _need(self.expert_ff_width > 0, 'expert_ff_width', 0, 'a width')
+      width = self.expert_ff_width
+      _need(width > 0, 'expert_ff_width', width, 'a width')
     else:
       _need(self.ff_width > 0, 'ff_width', self.ff_width, 'a width')
     _ = self.layer  # Refuses what the router does.

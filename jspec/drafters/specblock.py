@@ -28,6 +28,7 @@ from jspec.cache import paged
 from jspec.drafters import (
   base,
   borrowed,
+  method,
   rank_head,
   specblock_config,
   specblock_decode,
@@ -62,6 +63,7 @@ class SpecBlock(nnx.Module):
     """
     c = config
     _check_borrowed(c, arrays)
+    self.method = METHOD.name
     self.config = c
     self.loss_config = loss_config
     self.taps = c.taps
@@ -118,6 +120,9 @@ class SpecBlock(nnx.Module):
     self.num_draft_tokens = (
       self.config.tree_size or self.config.num_draft_tokens
     )
+
+  def split_layers(self) -> None:
+    """Nothing to do: every layer has arrays of its own already."""
 
   # --- parts ---
 
@@ -276,3 +281,13 @@ def _check_borrowed(config, arrays):
         f'borrowed {name} has shape {shape}, the drafter expects {expected};'
         ' is this the target it was made for?'
       )
+
+
+METHOD = method.PlainMethod(
+  name='specblock',
+  keys=CONFIG_KEYS,
+  config_class=Config,
+  loss_class=LossConfig,
+  drafter_class=SpecBlock,
+  rules=rules,
+)

@@ -157,6 +157,7 @@ CONFIG_KEYS = {
   'num_draft_tokens': 'num_draft_tokens',
   'label_shift': 'label_shift',
   'draft_vocab_size': 'draft_vocab_size',
+  'support': 'support',
   'tree_size': 'tree_size',
   'tree_blocks': 'tree_blocks',
   'tree_starts': 'tree_starts',

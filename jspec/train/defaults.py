@@ -53,6 +53,7 @@ def training(
   config.data.store = 'runs/taps_smoke' if arg.smoke else 'runs/taps'
   config.data.store_taps = None
   config.data.store_dtype = 'bfloat16'
+  config.data.domains = None
   config.data.max_documents = 48 if arg.smoke else 0
   config.data.max_len = 512
   config.data.row_len = 512

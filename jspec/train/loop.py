@@ -83,7 +83,9 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
 
   # --- data ---------------------------------------------------------------
   found = prepare.documents(config, loaded, on_message)
-  train_numbers, held_numbers = prepare.split(found, config.eval.held_out)
+  train_numbers, held_numbers = prepare.split(
+    found, config.eval.held_out, config.data.domains
+  )
   ours = workdir.check(folder, config, loaded, found)
 
   # --- drafter ------------------------------------------------------------
@@ -97,13 +99,15 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
     source = prepare.store(config, loaded, found, layers, on_message)
     last_layer = num_layers - 1 if drafter.needs_last else None
     taps_of = step.stored_taps(tuple(drafter.taps), last_layer)
-    target = ()
+    target, judge = (), None
   else:
     source = pipeline.Documents(found)
     graphdef, target = nnx.split(loaded.model)
     taps_of = step.online_taps(
       graphdef, tuple(drafter.taps), needs_last=drafter.needs_last
     )
+    needs_judge = getattr(drafter, 'needs_judge', False)
+    judge = step.judge_of(graphdef) if needs_judge else None
   target = mesh.replicate(target, devices)
   shape = {'row_len': config.data.row_len, 'num_rows': config.data.num_rows}
   batches = pipeline.training(source, train_numbers, seed=config.seed, **shape)
@@ -125,10 +129,12 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   state = step.init(parts, optimizer, jax.random.key(config.seed))
   state = mesh.replicate(state, devices)
   train_step = jax.jit(
-    functools.partial(step.train_step, parts.merge, taps_of, optimizer),
+    functools.partial(step.train_step, parts.merge, taps_of, optimizer, judge),
     donate_argnums=0,
   )
-  eval_step = jax.jit(functools.partial(step.eval_step, parts.merge, taps_of))
+  eval_step = jax.jit(
+    functools.partial(step.eval_step, parts.merge, taps_of, judge)
+  )
   num_params = sum(x.size for x in parts.params.values())
   on_message(
     f'train: {num_params / 1e6:.1f} M parameters on {devices.size} '

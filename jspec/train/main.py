@@ -42,7 +42,7 @@ def run(
     loop.run(config, workdir, loaded=loaded)
     return
   found = prepare.documents(config, loaded)
-  train, _ = prepare.split(found, config.eval.held_out)
+  train, _ = prepare.split(found, config.eval.held_out, config.data.domains)
   drafter = prepare.drafter(config, loaded, [found[n] for n in train])
   layers = step.captured(drafter, loaded.model.num_layers)
   prepare.store(config, loaded, found, layers)

@@ -47,11 +47,22 @@ def documents(
 
 
 def split(
-  found: Sequence[examples.Document], held_out: float
+  found: Sequence[examples.Document],
+  held_out: float,
+  domains: Sequence[str] | None = None,
 ) -> tuple[list[int], list[int]]:
-  """Numbers of the training and of the held-out documents."""
+  """Numbers of the training and of the held-out documents of some domains."""
+  missing = set(domains or ()) - {document.domain for document in found}
+  if missing:
+    there = sorted({document.domain for document in found})
+    raise errors.UserError(
+      f'data.domains names `{min(missing)}`, of which there is no document;'
+      f' there are {there}'
+    )
   train, held = [], []
   for number, document in enumerate(found):
+    if domains is not None and document.domain not in domains:
+      continue
     is_held = examples.is_held_out(document.id, held_out)
     (held if is_held else train).append(number)
   if not train or not held:

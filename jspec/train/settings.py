@@ -39,6 +39,8 @@ class DataConfig:
     store_taps: target layers to capture; None captures what this drafter wants.
       Give the union where several drafters are to share a store.
     store_dtype: how captured taps are stored: float32, bfloat16 or int8.
+    domains: train only on documents of these domains (the `domain` of an
+      answer); None takes all. The store holds all, whatever is trained on.
     max_documents: use only the first ones; 0 uses all.
     max_len: longer documents are cut to it.
     row_len: tokens in a packed row.
@@ -50,6 +52,7 @@ class DataConfig:
   store: str = ''
   store_taps: tuple[int, ...] | None = None
   store_dtype: str = 'bfloat16'
+  domains: tuple[str, ...] | None = None
   max_documents: int = 0
   max_len: int = 512
   row_len: int = 512

@@ -20,7 +20,11 @@ import optax
 from flax import nnx
 
 from jspec.drafters import base
+from jspec.targets import branches
 from jspec.typing import Array, Int, Key, PyTree
+
+# The target's normed states [B, A, G + 1, D] behind proposed blocks.
+Judge = Callable[..., Array]
 
 
 @jax.tree_util.register_dataclass
@@ -94,18 +98,20 @@ def train_step(
   merge: Callable[[dict[str, Array], PyTree], Any],
   taps_of: Callable[..., tuple[Array, base.LastHidden | None]],
   optimizer: optax.GradientTransformation,
+  judge: Judge | None,
   state: TrainState,
   frozen: PyTree,
   target: PyTree,
   batch: dict[str, Array],
 ) -> tuple[TrainState, dict[str, Array]]:
-  """Makes one step; jit it with the first three bound and `state` donated.
+  """Makes one step; jit it with the first four bound and `state` donated.
 
   Args:
     merge: from `split`.
     taps_of: gives the taps and last states of a batch, from the store or from
       the target.
     optimizer: from `optim.optimizer`.
+    judge: from `judge_of`, for a drafter that wants its proposals judged.
     state: of the step before.
     frozen: what the drafter borrows.
     target: the target's arrays when training online, else an empty tree.
@@ -119,7 +125,9 @@ def train_step(
   key = jax.random.fold_in(state.key, state.step)
 
   def loss_fn(params):
-    return merge(params, frozen).loss(draft_batch, key)
+    drafter = merge(params, frozen)
+    seen = _judged(judge, drafter, target, draft_batch, key)
+    return drafter.loss(seen, key)
 
   (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
     state.params
@@ -147,6 +155,7 @@ def train_step(
 def eval_step(
   merge: Callable[[dict[str, Array], PyTree], Any],
   taps_of: Callable[..., tuple[Array, base.LastHidden | None]],
+  judge: Judge | None,
   params: dict[str, Array],
   frozen: PyTree,
   target: PyTree,
@@ -155,7 +164,9 @@ def eval_step(
 ) -> dict[str, Array]:
   """Measures a batch on the anchors that `key` fixes."""
   draft_batch = as_draft_batch(batch, *taps_of(target, batch))
-  loss, metrics = merge(params, frozen).loss(draft_batch, key)
+  drafter = merge(params, frozen)
+  seen = _judged(judge, drafter, target, draft_batch, key)
+  loss, metrics = drafter.loss(seen, key)
   return dict(metrics, loss=loss)
 
 
@@ -219,3 +230,31 @@ def online_taps(
     return states, last
 
   return taps_of
+
+
+def judge_of(graphdef: Any) -> Judge:
+  """Builds a function that runs the frozen target on proposed blocks."""
+
+  def judge(target, batch, anchors, tokens):
+    return branches.score(
+      nnx.merge(graphdef, target),
+      batch.tokens,
+      batch.positions,
+      batch.segments,
+      jnp.where(anchors.keep, anchors.index, -1),
+      tokens,
+    )
+
+  return judge
+
+
+def _judged(judge, drafter, target, batch, key):
+  """The batch with the drafter's own proposals, if its loss reads them."""
+  if judge is None:
+    return batch
+  # Other draws than those of the loss.
+  anchors, tokens = drafter.rollout(batch, jax.random.fold_in(key, 1))
+  hidden = jax.lax.stop_gradient(judge(target, batch, anchors, tokens))
+  return dataclasses.replace(
+    batch, judged=base.Judged(anchors.index, anchors.keep, tokens, hidden)
+  )

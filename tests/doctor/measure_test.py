@@ -1,47 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""A short measurement, and the other reading of a block drafter's slots."""
+"""What is made of a measurement; `tests/cli/doctor_test.py` makes real ones."""
 
-import dataclasses
+import types
 
-import jax.numpy as jnp
 import pytest
 
 from jspec.data import sources
-from jspec.decode import generate, sampling
+from jspec.decode import sampling
 from jspec.doctor import examine, measure
+from jspec.testing import toy
 from tests.doctor.checkpoints import good
-from tests.evals import drafters, small, unchecked
-
-K = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  label_shift: int
-  block_size: int = K + 1
-  num_draft_tokens: int = K
-
-
-class Slots(drafters.Known):
-  """Its drafts are right only where its slots are read as they were trained."""
-
-  def __init__(self, target, trained, config):
-    super().__init__(target, K)
-    self.trained, self.config = trained, config
-
-  def propose(self, *args):
-    draft = super().propose(*args)
-    if self.config.label_shift == self.trained:
-      return draft
-    off = jnp.where(jnp.arange(draft.tokens.shape[1]) > 0, 1, 0)
-    return dataclasses.replace(draft, tokens=(draft.tokens + off) % 64)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def compiles():
-  with pytest.MonkeyPatch.context() as patch, unchecked.constructors():
-    patch.setattr(generate, 'PREFILL_CHUNKS', (16,))
-    yield
+from tests.evals import small
 
 
 @pytest.fixture(scope='module')
@@ -49,44 +18,79 @@ def loaded():
   return small.loaded()
 
 
-def run(checkup, loaded):
-  prompts = [sources.Prompt(id='a', turns=('w5 w9 w17',))]
-  params = sampling.SamplingParams(max_tokens=12)
-  return measure.measure(checkup, loaded, prompts, params, 2)
+@pytest.fixture
+def measured(monkeypatch, loaded, tmp_path):
+  """Measures where each label_shift gives a number of accepted drafts."""
+
+  def run(by_shift, **changed):
+    runs = []
+
+    def fake(target, drafter, prompts, params, num_rows):
+      shift = getattr(drafter.config, 'label_shift', None)
+      runs.append(shift)
+      return {'num_accepted': by_shift[shift], 'label_shift': shift}
+
+    monkeypatch.setattr(measure, '_run', fake)
+    checkup = examine.examine(good(tmp_path / 'a', loaded.model))
+    parts, findings = measure.measure(
+      checkup,
+      small.changed(loaded, **changed),
+      [sources.Prompt(id='a', turns=('w5',))],
+      sampling.SamplingParams(),
+      2,
+    )
+    assert [part['label_shift'] for part in parts] == runs
+    return runs, [finding.what for finding in findings]
+
+  return run
 
 
-def with_slots(monkeypatch, loaded, tmp_path, trained, said):
-  drafter = Slots(loaded.model, trained, Config(said))
+def test_good_acceptance_is_measured_once(measured):
+  assert measured({0: 1.5}) == ([0], [])
+
+
+def test_slots_read_one_off_are_found(measured):
+  runs, (what,) = measured({0: 0.05, 1: 1.4})
+  assert runs == [0, 1]
+  assert '0.05' in what and '1.40' in what
+  assert 'set label_shift to 1' in what
+
+
+def test_bad_either_way_is_not_blamed_on_the_slots(measured):
+  runs, (what,) = measured({0: 0.05, 1: 0.12})
+  assert runs == [0, 1]
+  assert 'with either label_shift' in what
+
+
+def test_nothing_drafted_is_no_acceptance_of_zero(measured):
+  runs, (what,) = measured({0: None})
+  assert runs == [0]
+  assert 'drafted nothing' in what
+
+
+def test_checkpoint_that_does_not_load_is_a_finding(measured):
+  runs, (what,) = measured({}, fingerprint='1' * 16)
+  assert runs == []
+  assert 'cannot be loaded' in what
+
+
+def test_drafter_without_slots_is_not_turned(monkeypatch, measured):
+  drafter = types.SimpleNamespace(config=object())
   monkeypatch.setattr(measure, '_load', lambda *_: drafter)
-  return run(examine.examine(good(tmp_path / 'a', loaded.model)), loaded)
+  runs, (what,) = measured({None: 0.01})
+  assert runs == [None]
+  assert '0.01' in what
 
 
-def test_right_slots_are_measured_once(monkeypatch, loaded, tmp_path):
-  measured, findings = with_slots(monkeypatch, loaded, tmp_path, 0, 0)
-  assert findings == []
-  assert [part['label_shift'] for part in measured] == [0]
-  assert measured[0]['num_accepted'] > 1
-  assert measured[0]['accepted_if_drafted'][0] == 1
-
-
-def test_slots_read_one_off_are_found(monkeypatch, loaded, tmp_path):
-  measured, (finding,) = with_slots(monkeypatch, loaded, tmp_path, 1, 0)
-  assert [part['label_shift'] for part in measured] == [0, 1]
-  assert measured[0]['num_accepted'] < measure.NEAR_ZERO
-  assert finding.level == 'wrong'
-  assert 'set label_shift to 1' in finding.what
-
-
-def test_untrained_checkpoint_is_bad_either_way(loaded, tmp_path):
-  path = good(tmp_path / 'a', loaded.model, target_fingerprint='0' * 16)
-  measured, (finding,) = run(examine.examine(path), loaded)
-  assert [part['label_shift'] for part in measured] == [0, 1]
-  assert 'with either label_shift' in finding.what
-
-
-def test_checkpoint_that_does_not_load_is_a_finding(loaded, tmp_path):
-  path = good(tmp_path / 'a', loaded.model)
-  other = small.changed(loaded, fingerprint='1' * 16)
-  measured, (finding,) = run(examine.examine(path), other)
-  assert measured == []
-  assert 'cannot be loaded' in finding.what
+@pytest.mark.parametrize('tree_size', [0, 6])
+def test_slots_read_the_other_way_keep_within_their_block(tree_size):
+  of = toy.target()
+  drafter = toy.drafter(
+    of, label_shift=1, num_draft_tokens=4, tree_size=tree_size
+  )
+  measure.set_shift(drafter, 0)
+  assert drafter.config.label_shift == 0
+  assert drafter.config.num_draft_tokens == 3
+  assert drafter.num_draft_tokens == (tree_size or 3)
+  measure.set_shift(drafter, 1)
+  assert drafter.config.num_draft_tokens == 3

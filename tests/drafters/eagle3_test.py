@@ -14,6 +14,7 @@ from jspec.decode import generate, sampling
 from jspec.drafters import base, borrowed, eagle3
 from jspec.testing import drafter_suite, toy
 from tests.drafters import small_eagle3
+from tests.evals import unchecked
 
 MAX_LEN = 64
 
@@ -76,26 +77,33 @@ def test_tree_of_one_candidate_is_the_chain_and_others_hold_it(target):
       )
 
 
-def _decode(target, drafter, requests):
-  prompts = [toy.prompts(1, n, seed=n)[0].tolist() for n in (1, 2, 9, 17)]
-  with pytest.MonkeyPatch.context() as patch:
+def _decode(target, drafter, prompts, requests):
+  with pytest.MonkeyPatch.context() as patch, unchecked.constructors():
     patch.setattr(generate, 'PREFILL_CHUNKS', (16,))
     decoder = generate.Decoder(target, drafter, max_len=MAX_LEN, num_rows=3)
-  return decoder.generate(prompts, requests)
+    return decoder.generate(prompts, requests)
 
 
 @pytest.mark.parametrize(
   'options',
-  [{}, {'tree_size': 7, 'draft_token_ids': small_eagle3.DRAFT_IDS}],
-  ids=['chain', 'tree'],
+  [
+    pytest.param({}, id='chain'),
+    pytest.param(
+      {'tree_size': 7, 'draft_token_ids': small_eagle3.DRAFT_IDS},
+      id='tree',
+      marks=pytest.mark.slow,
+    ),
+  ],
 )
 def test_garbage_weights_change_no_token(target, options):
   requests = [
     sampling.SamplingParams(max_tokens=20, seed=i, temperature=i % 2 * 0.8)
     for i in range(4)
   ]
-  want = _decode(target, None, requests)
-  got = _decode(target, small_eagle3.drafter(target, **options), requests)
+  prompts = [toy.prompts(1, n, seed=n)[0].tolist() for n in (1, 2, 9, 17)]
+  drafter = small_eagle3.drafter(target, **options)
+  want = _decode(target, None, prompts, requests)
+  got = _decode(target, drafter, prompts, requests)
   assert [x.tokens for x in got] == [x.tokens for x in want]
   assert sum(sum(x.num_drafted) for x in got) > 0
 
@@ -144,11 +152,9 @@ def test_overfits_one_sample(target):
   assert metrics['tokens_per_round'] > 3.7
   assert metrics['kl'].max() < 0.1 * before['kl'].max()
   # What it learnt is what it does when it decodes.
-  output = generate.Decoder(
-    target, merge(params), max_len=MAX_LEN, num_rows=1
-  ).generate([text[0, :4].tolist()], [sampling.SamplingParams(max_tokens=16)])[
-    0
-  ]
+  prompt = text[0, :4].tolist()
+  request = sampling.SamplingParams(max_tokens=16)
+  output = _decode(target, merge(params), [prompt], [request])[0]
   assert output.tokens == text[0, 4:].tolist()
   assert output.num_rounds <= 5
 

@@ -77,7 +77,7 @@ def _native(tensors):
 
 
 def _config(draft, **changes):
-  # In the file a flag of the router or its absence: a dense layer.
+  # A dense layer's file says nothing of experts.
   fields = {
     name: draft[key]
     for name, key in mtp_config.CONFIG_KEYS.items()

@@ -2,6 +2,7 @@
 """Which slots MTP's loss counts, by hand, and that no term is ever silent."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +114,20 @@ def test_loss_and_gradients_are_zero_without_an_answer(target):
   (loss, metrics), grads = grad(params)
   assert loss == 0 and metrics['num_blocks'] == 0
   assert all(np.all(np.asarray(g) == 0) for g in jax.tree.leaves(grads))
+
+
+def test_logits_of_all_rows_never_exist(target):
+  """Neither for the loss nor for the tokens of on-policy steps."""
+  other = toy.target(vocab_size=61)  # 64 columns would be those of qkv.
+  drafter = small_mtp.drafter(other, loss={'chunk': 4, 'ce': 1.0})
+  batch = small_mtp.batch(target, length=12)
+  key = jax.random.key(0)
+  text = str(jax.make_jaxpr(lambda: drafter.loss(batch, key))())
+  assert 'f32[2,4,61]' in text
+  sizes = {
+    int(rows) for rows in re.findall(r'f32\[2,(\d+),(?:\d+,)?61\]', text)
+  }
+  assert sizes == {4}
 
 
 TERMS = {

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from flax import nnx
 
 from jspec import errors, tree
 from jspec.cache import paged
-from jspec.checkpoints import names
 from jspec.decode import generate, sampling
-from jspec.drafters import borrowed, specblock, specblock_decode
+from jspec.drafters import borrowed, interchange, specblock, specblock_decode
 from jspec.testing import drafter_suite, toy
 from tests.drafters import specblock_toy
 from tests.evals import unchecked
@@ -246,48 +246,30 @@ def test_row_without_tokens_drafts_something(target, drafter):
     np.testing.assert_array_equal(a, b)
 
 
-def test_checkpoint_names_cover_every_leaf_once(target, drafter):
-  drafter.tap_scale[...] = jnp.full(drafter.tap_scale.shape, 2.0)
-  saved = {k: np.asarray(v) for k, v in drafter.saved().items()}
-  drafter.tap_scale[...] = jnp.ones(drafter.tap_scale.shape)
-  np.testing.assert_allclose(
-    saved['condition_proj'], 2 * np.asarray(drafter.condition_proj[...])
+@pytest.mark.parametrize('ids', [None, specblock_toy.DRAFT_IDS])
+def test_checkpoint_comes_back_with_scales_folded_in(target, tmp_path, ids):
+  drafter = specblock_toy.drafter(target, ids, tree_size=5)
+  scales = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (3, 32)))
+  drafter.tap_scale[...] = scales.astype(jnp.float32)
+  interchange.save(
+    tmp_path, drafter, target_name='toy', target_fingerprint='f00'
   )
-  tensors = {}
-  for rule in specblock.rules(drafter.config):
-    values = saved[rule.leaf][rule.box]
-    is_turned = rule.convert is names.transpose
-    tensors[rule.source] = values.T if is_turned else values
+  tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
   assert tensors['shift_proj.0.weight'].shape == (32, 64)
   assert tensors['rank_head.0.weight'].shape == (256, 32 + 15)
-  leaves = drafter.leaves()
-  filled = names.fill(
-    specblock.rules(drafter.config),
-    _Tensors(tensors),
-    {name: leaf.shape for name, leaf in leaves.items()},
+  assert tensors['input_layer.fuse.weight'].shape == (32, 96)
+  again = interchange.load(tmp_path, target, target_fingerprint='f00')
+  assert again.config == drafter.config
+  for name, leaf in again.leaves().items():
+    np.testing.assert_array_equal(
+      leaf[...], drafter.saved()[name].astype(jnp.bfloat16), err_msg=name
+    )
+  taps = jnp.ones((1, 1, 3, 32))
+  np.testing.assert_allclose(
+    again.condition(taps), drafter.condition(taps), atol=0.1
   )
-  for name, values in filled.items():
-    np.testing.assert_array_equal(values, saved[name])
   _, params, _ = nnx.split(drafter, nnx.Param, ...)
-  assert len(nnx.to_flat_state(params)) == len(leaves)
-  assert set(specblock.CONFIG_KEYS) <= {
-    field.name for field in dataclasses.fields(specblock.Config)
-  }
-
-
-@dataclasses.dataclass
-class _Tensors:
-  tensors: dict[str, np.ndarray]
-  where: str = 'here'
-
-  def names(self):
-    return self.tensors.keys()
-
-  def shape(self, name):
-    return self.tensors[name].shape
-
-  def read(self, name):
-    return self.tensors[name]
+  assert len(nnx.to_flat_state(params)) == len(drafter.leaves())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.drafters import base, borrowed, specblock
+from jspec.drafters import anchors, base, borrowed, specblock, specblock_loss
 from jspec.testing import toy
 
 LENGTH = 14
@@ -80,3 +80,15 @@ def batch(of, is_answer=None, segments=None, tokens=None) -> base.DraftBatch:
     taps=jnp.asarray(rng.normal(size=shape), jnp.float32),
     last=base.LastHidden(jnp.asarray(last, jnp.float32), is_normed=True),
   )
+
+
+def rows(*index, num_rows=2) -> anchors.Anchors:
+  """The same rows of every sequence."""
+  index = jnp.asarray([index] * num_rows, jnp.int32)
+  return anchors.Anchors(index, jnp.ones(index.shape, bool))
+
+
+def draws(*index, counts=(2, 1)) -> specblock_loss.Draws:
+  """Given rows, all if none are given, and transitions."""
+  index = index or range(LENGTH)
+  return specblock_loss.Draws(rows(*index), jnp.asarray(counts, jnp.int32))

@@ -47,7 +47,11 @@ def run_step():
   optimizer = optim.optimizer(OPTIM, 10)
   jitted = jax.jit(
     functools.partial(
-      step.train_step, parts.merge, step.stored_taps((0,), None), optimizer
+      step.train_step,
+      parts.merge,
+      step.stored_taps((0,), None),
+      optimizer,
+      None,
     )
   )
   state = step.init(parts, optimizer, jax.random.key(0))

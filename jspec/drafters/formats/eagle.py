@@ -21,6 +21,7 @@ _NEEDED = (
   *('hidden_size', 'intermediate_size', 'num_hidden_layers', 'vocab_size'),
   *('num_attention_heads', 'rms_norm_eps', 'rope_theta', 'num_draft_tokens'),
   *('target_layer_ids', 'target_num_hidden_layers'),
+  *('num_key_value_heads', 'head_dim'),
 )
 # Change the computation; the first value is what is computed here.
 _FIXED = {
@@ -49,7 +50,10 @@ def read(
 ) -> tuple[dict[str, Any], shapes.Tensors]:
   """As `to_native`, for tensors that were `called` otherwise."""
   config, tensors = dict(config), dict(tensors)
-  inner = dict(config.pop('eagle_config', None) or {})
+  inner = config.pop('eagle_config', None) or {}
+  if not isinstance(inner, dict):
+    raise errors.UserError(f'eagle_config={inner!r}: expected an object')
+  inner = dict(inner)
   ids, shifted = inner.pop(_IDS, None), config.pop(_IDS, None)
   left, carried = fields.begin(config | inner, extra)
   if ids is not None:
@@ -95,7 +99,9 @@ def _config(left, tensors, called):
   count = len(config['target_layer_ids'])
   fields.stated(left, 'num_aux_hidden_states', count, 'target_layer_ids')
   if left.get('target_hidden_size') is None:
-    left['target_hidden_size'] = tensors['fc.weight'].shape[-1] // count
+    fusion = tensors.get('fc.weight')  # `shapes.check` says if it is not there.
+    columns = 0 if fusion is None else fusion.shape[-1]
+    left['target_hidden_size'] = columns // count
   config['target_hidden_size'] = fields.integer(left, 'target_hidden_size')
   if left.get('norm_output') is None:
     left['norm_output'] = False  # What every head without the key does.

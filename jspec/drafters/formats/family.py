@@ -77,6 +77,7 @@ _NEEDED = (
   *('hidden_size', 'intermediate_size', 'num_hidden_layers', 'vocab_size'),
   *('num_attention_heads', 'rms_norm_eps', 'rope_theta', 'mask_token_id'),
   *('block_size', 'target_layer_ids', 'target_num_hidden_layers'),
+  *('num_key_value_heads', 'head_dim'),
 )
 # Keys that would change the computation, with what is computed here.
 _FIXED = {

@@ -45,6 +45,20 @@ _FIXED = {
   'partial_rotary_factor': (1.0, None),
   'pretraining_tp': (1, None),
 }
+# Of what kind a value must be, where readers look inside it.
+_KINDS = {
+  'a whole number from 0': (
+    *('hidden_size', 'num_attention_heads', 'num_key_value_heads', 'head_dim'),
+    *('vocab_size', 'draft_vocab_size', 'sliding_window', 'max_window_layers'),
+    *('num_hidden_layers', 'target_hidden_size', 'intermediate_size'),
+  ),
+  'a list of whole numbers': (
+    *('target_layer_ids', 'eagle_aux_hidden_state_layer_ids'),
+  ),
+  'a list of words': ('architectures', 'layer_types'),
+  'a word': ('model_arch', 'model_type'),
+  'an object': ('rope_parameters', 'rope_scaling'),
+}
 # What a user may write after --set, where it is not a plain number.
 _EXAMPLES = {
   'block_size': '8',
@@ -84,12 +98,28 @@ def begin(
       raise errors.UserError(f'{name}={inner!r} is not an object of keys')
     _fill(left, inner, f'in {name}')
   _fill(left, extra, 'as given')
+  for kind, keys in _KINDS.items():
+    for key in keys:
+      if left.get(key) is not None and not _is(left[key], kind):
+        raise errors.UserError(f'{key}={left[key]!r}: expected {kind}')
   carried = {key: left.pop(key) for key in CARRIED & left.keys()}
   for key in DROPPED & left.keys():
     del left[key]
   for key, allowed in _FIXED.items():
     fixed(left, key, allowed)
   return left, carried
+
+
+def _is(value, kind):
+  if kind.startswith('a list'):
+    return isinstance(value, list) and all(
+      type(item) is (str if 'words' in kind else int) for item in value
+    )
+  if kind == 'an object':
+    return isinstance(value, Mapping)
+  if kind == 'a word':
+    return isinstance(value, str)
+  return type(value) is int and value >= 0
 
 
 def _fill(left, values, whence):
@@ -162,9 +192,9 @@ def integer(left: dict[str, Any], key: str) -> int:
   Raises:
     UserError: not a whole number from 0.
   """
-  value = left.pop(key)
-  if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-    raise errors.UserError(f'{key}={value!r}: expected a whole number from 0')
+  value, kind = left.pop(key), 'a whole number from 0'
+  if not _is(value, kind):
+    raise errors.UserError(f'{key}={value!r}: expected {kind}')
   return value
 
 
@@ -200,8 +230,7 @@ def layer_ids(left: dict[str, Any], depth: int) -> list[int]:
     UserError: not distinct layers of that target.
   """
   ids = left.pop('target_layer_ids')
-  is_list = isinstance(ids, list | tuple) and all(type(i) is int for i in ids)
-  if not is_list or not ids or len(set(ids)) != len(ids):
+  if not ids or len(set(ids)) != len(ids):
     raise errors.UserError(
       f'target_layer_ids={ids!r}: expected distinct layers, like [1,9,17]'
     )

@@ -19,6 +19,7 @@ import safetensors.numpy
 
 from jspec import errors
 from jspec.checkpoints import safetensors as checkpoint
+from jspec.checkpoints import torch_file
 from jspec.drafters.formats import shapes
 
 
@@ -40,6 +41,8 @@ def read(
     raise errors.UserError(
       f'{file} is not a readable config ({error}); give a drafter folder'
     ) from error
+  if _only_torch(folder):
+    return config, torch_file.read(folder / torch_file.FILE)
   wanted = set(checkpoint.SafetensorsFolder(folder).names())  # Checks files.
   tensors = {}
   for weights in sorted(folder.glob('*.safetensors')):
@@ -47,6 +50,11 @@ def read(
       for name in wanted & set(handle.keys()):
         tensors[name] = handle.get_tensor(name)
   return config, tensors
+
+
+def _only_torch(folder):
+  has_safetensors = any(folder.glob('*.safetensors*'))
+  return not has_safetensors and (folder / torch_file.FILE).is_file()
 
 
 def check_free(path: str | pathlib.Path) -> None:

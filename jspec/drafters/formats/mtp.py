@@ -34,6 +34,7 @@ _ROUTING = {
 _NEEDED = (
   *('hidden_size', 'vocab_size', 'num_attention_heads', 'rms_norm_eps'),
   *('rope_theta', 'num_draft_tokens', 'target_num_hidden_layers', _POSTNORM),
+  *('num_key_value_heads', 'head_dim'),
 )
 # Of the training.
 _HARMLESS = (
@@ -81,6 +82,8 @@ def to_config(
   config['draft_vocab_size'] = left.pop('draft_vocab_size')
   config[_POSTNORM] = fields.flag(left, _POSTNORM)
   depth = fields.integer(left, 'target_num_hidden_layers')
+  if depth < 1:
+    raise errors.UserError(f'the target has {depth} layers by the config')
   config['target_num_hidden_layers'] = depth
   config['target_layer_ids'] = [depth - 1]
   if left.get('target_hidden_size') is None:

@@ -152,5 +152,6 @@ def head_fields(left: dict[str, Any], tensors: Tensors, at: str) -> None:
       left['head_dim'] = norm.shape[0]
     elif left.get('num_attention_heads'):
       left['head_dim'] = left['hidden_size'] // left['num_attention_heads']
-  if left.get('num_key_value_heads') is None and keys is not None:
-    left['num_key_value_heads'] = keys.shape[0] // left['head_dim']
+  width = left.get('head_dim')
+  if left.get('num_key_value_heads') is None and keys is not None and width:
+    left['num_key_value_heads'] = keys.shape[0] // width

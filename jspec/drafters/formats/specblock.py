@@ -18,6 +18,7 @@ _NEEDED = (
   *('hidden_size', 'intermediate_size', 'num_hidden_layers', 'vocab_size'),
   *('num_attention_heads', 'rms_norm_eps', 'rope_theta', 'block_size'),
   *('target_layer_ids', 'target_num_hidden_layers'),
+  *('num_key_value_heads', 'head_dim'),
 )
 _INPUTS = ('condition_norm', 'token_norm', 'query_norm')
 # Of the rank head: its hidden width, its features beside the state, classes.
