@@ -304,7 +304,8 @@ def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
     target_fingerprint=target.fingerprint,
     reserved_token_ids=reserved,
   )
-  if _splits_layers():
+  # Drafters that loop over layers have another form for CPUs.
+  if _splits_layers() and hasattr(drafter, 'split_layers'):
     drafter.split_layers()
   return drafter
 

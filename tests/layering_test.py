@@ -48,6 +48,7 @@ ALLOWED = {
   'bench': _EVERYTHING,
   'demo': _EVERYTHING | {'train', 'evals'},
   'bakeoff': _EVERYTHING | {'train', 'evals'},
+  'doctor': _EVERYTHING | {'train', 'evals'},
   'cli': (
     _EVERYTHING
     | {'train', 'train.main', 'evals', 'bench', 'demo', 'bakeoff', 'doctor'}

@@ -167,6 +167,7 @@ def test_drafter_is_plugged_in_by_module_and_attribute(loaded):
     ('suffix,factor=-1', 'factor=-1.0: expected a number from 0'),
     ('suffix,offset=far', "offset='far': expected a number"),
     ('suffix,min_prob=1.1', 'min_prob=1.1: expected a number from 0 to 1'),
+    ('suffix,min_expected_accepted=-1', 'accepted=-1.0: expected a number'),
     ('suffix,scope=3', 'scope=3: expected a word'),
     ('suffix,scope=all', "scope='all': expected local or global"),
     ('ngram,num_draft_tokens', 'write each once, as key=value'),

@@ -85,6 +85,7 @@ class Eagle3(nnx.Module):
       UserError: the borrowed arrays do not fit the config.
     """
     _check_borrowed(config, loss_config, arrays)
+    self.method = 'eagle3'
     self.config = config
     self.loss_config = loss_config
     self.taps = config.taps

@@ -20,19 +20,19 @@ State while decoding: the layer's key and value rows of committed tokens, made
 from the target's true states, and the last row's output.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jspec import errors, tree
+from jspec import tree
 from jspec.cache import paged
 from jspec.drafters import (
   base,
   borrowed,
   losses,
+  method,
   mtp_config,
   mtp_layer,
   mtp_loss,
@@ -48,9 +48,6 @@ from jspec.typing import Array, Bool, Float, Int, Key
 
 Config = mtp_config.Config
 LossConfig = mtp_loss.LossConfig
-OPTIONS = mtp_config.OPTIONS
-CONFIG_KEYS = mtp_config.CONFIG_KEYS
-rules = mtp_config.rules
 
 
 class State(NamedTuple):
@@ -63,6 +60,7 @@ class State(NamedTuple):
 class MTP(nnx.Module):
   """An MTP drafter; implements `drafters.base.TrainableDrafter`."""
 
+  method = 'mtp'
   # The teacher's states are the drafter's own tap.
   needs_last = False
 
@@ -107,20 +105,12 @@ class MTP(nnx.Module):
     )
 
   def set_options(self, **options) -> None:
-    """Changes how it decodes: fields of `OPTIONS`.
+    """Changes how it decodes: fields of `mtp_config.OPTIONS`.
 
     Raises:
       UserError: no such option, or a value that does not fit.
     """
-    for name, value in options.items():
-      if name not in OPTIONS:
-        raise errors.UserError(
-          f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
-        )
-      if not isinstance(value, int):
-        raise errors.UserError(f'{name}={value!r}: expected int')
-      self.config = dataclasses.replace(self.config, **{name: value})
-    config = self.config
+    self.config = config = mtp_config.with_options(self.config, options)
     self.num_draft_tokens = config.tree_size or config.num_draft_tokens
 
   def leaves(self) -> dict[str, nnx.Param]:
@@ -398,3 +388,13 @@ def _matrix(key, shape):
   if shape is None:
     return None
   return nnx.Param(shape[0] ** -0.5 * jax.random.normal(key, shape))
+
+
+METHOD = method.PlainMethod(
+  name='mtp',
+  keys=mtp_config.CONFIG_KEYS,
+  config_class=Config,
+  loss_class=LossConfig,
+  drafter_class=MTP,
+  rules=mtp_config.rules,
+)

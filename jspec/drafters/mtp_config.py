@@ -7,6 +7,7 @@ among them.
 """
 
 import dataclasses
+from typing import Any
 
 from jspec import errors, tree
 from jspec.checkpoints import names
@@ -133,6 +134,22 @@ class Config:
 
 # Fields that say how to decode and that any checkpoint may be given anew.
 OPTIONS = ('num_draft_tokens', 'tree_size', 'tree_width', 'support')
+
+
+def with_options(config: Config, options: dict[str, Any]) -> Config:
+  """The config with other values for fields of `OPTIONS`.
+
+  Raises:
+    UserError: no such option, or a value that does not fit.
+  """
+  for name, value in options.items():
+    if name not in OPTIONS:
+      raise errors.UserError(
+        f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
+      )
+    _need(isinstance(value, int), name, repr(value), 'int')
+    config = dataclasses.replace(config, **{name: value})
+  return config
 
 
 # Field of Config -> key in config.json.

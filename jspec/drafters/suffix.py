@@ -52,6 +52,9 @@ class Config:
     factor, offset: a match of m tokens is worth factor * m + offset drafts.
     min_prob: least chance of a draft token, by counts, along its path.
     max_depth: longest match and draft together.
+    min_expected_accepted: a draft whose score, the number of tokens it expects
+      to be accepted, is lower is withdrawn, since scoring the anchor alone is
+      cheaper; 0 always drafts, as published.
     scope: 'local', a row's own text, or 'global', finished answers too.
     max_outputs: how many finished answers are kept, the newest.
   """
@@ -62,6 +65,7 @@ class Config:
   offset: float = 0.0
   min_prob: float = 0.1
   max_depth: int = 64
+  min_expected_accepted: float = 0.0
   scope: str = 'local'
   max_outputs: int = 1000
 
@@ -79,6 +83,10 @@ class Config:
       _refuse('factor', self.factor, 'a number from 0')
     if not math.isfinite(self.offset):
       _refuse('offset', self.offset, 'a number')
+    if not 0 <= self.min_expected_accepted < math.inf:
+      _refuse(
+        'min_expected_accepted', self.min_expected_accepted, 'a number from 0'
+      )
     if not 0 <= self.min_prob <= 1:
       _refuse('min_prob', self.min_prob, 'a number from 0 to 1')
     if self.scope not in SCOPES:
@@ -264,12 +272,13 @@ class Host:
         matches, config.budget, grow, config.min_prob, config.max_depth
       )
 
-    own = search(row.tree.suffixes())
-    if not self._ids:
-      return own
-    context = row.tokens[-config.max_depth :].tolist()
-    others = search(suffix_search.matches(self._finished, context))
-    return own if own.score >= others.score else others
+    found = search(row.tree.suffixes())
+    if self._ids:
+      context = row.tokens[-config.max_depth :].tolist()
+      others = search(suffix_search.matches(self._finished, context))
+      found = found if found.score >= others.score else others
+    is_worth_it = found.score >= config.min_expected_accepted
+    return found if is_worth_it else suffix_search.NOTHING
 
 
 def _num_equal(a: np.ndarray, b: np.ndarray) -> int:

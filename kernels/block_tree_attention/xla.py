@@ -53,6 +53,9 @@ def block_tree_attention(
   ids = ids.reshape(rows, -1, pages_per_block)
   block_len = pages_per_block * page_size
 
+  # Lengths known when compiled would let XLA unroll a loop of one item, and its
+  # CPU back end folds that wrongly (jax 0.10.2: rows of lengths 5 and 0).
+  lengths = jax.lax.optimization_barrier(lengths)
   row_of, block_of, num_items = _items(lengths, block_len, window)
   num_chunk = min(rows, MAX_ITEMS)
 

@@ -20,7 +20,11 @@ from tests.trees import shape
 SHIFTED = {'label_shift': 1, 'num_draft_tokens': 4}
 MEMBERS = {
   'shared': {'num_cuts': 3},
-  'separate': {'shared': False, **SHIFTED},
+  'separate': {
+    'shared': False,
+    'draft_token_ids': small_d2sd.DRAFT_IDS,
+    **SHIFTED,
+  },
 }
 INDEX = 9  # Of the anchor.
 
@@ -125,6 +129,8 @@ def test_tree_is_the_block_and_its_branches(member, target):
   for count in range(depth):
     again = np.asarray(_given(member, batch, at, count)[:, 0] @ head)
     again = again.argmax(-1)[:, :depth]
+    if member.draft_token_ids is not None:
+      again = small_d2sd.DRAFT_IDS[again]
     for row in range(2):
       if count in kept[row]:
         path = [*drafted[row, :count].tolist(), *again[row, count:].tolist()]
@@ -137,7 +143,7 @@ def test_tree_is_the_block_and_its_branches(member, target):
   assert more > 0  # Branches that say something else.
 
 
-@pytest.mark.parametrize('changes', [{}, SHIFTED, {'tree_size': 7}])
+@pytest.mark.parametrize('changes', [{}, {'tree_size': 7, **SHIFTED}])
 def test_without_cuts_it_is_dflash_to_the_bit(target, changes):
   drafter = small_d2sd.drafter(target, num_cuts=0, **changes)
   dflash = toy.drafter(target, **changes)
@@ -152,37 +158,21 @@ def test_without_cuts_it_is_dflash_to_the_bit(target, changes):
   _assert_equal((state[0], got), (theirs, want))
 
 
-def test_temperature_changes_nothing(member, target):
-  batch = small_d2sd.batch(target)
-  state, table = _prefill(member, batch)
-  anchor, keys = batch.tokens[:, INDEX], jax.random.split(jax.random.key(0), 2)
-  cold, hot = (
-    drafter_suite.propose(member, state, table, anchor, *how)
-    for how in ((None, None), (jnp.asarray([0.0, 1.5]), keys))
-  )
-  _assert_equal(cold, hot)
-
-
 def test_conformance(member, target):
   drafter_suite.run(member, target)
 
 
-def test_conformance_with_a_budget_and_a_reduced_head(target):
-  drafter = small_d2sd.drafter(
-    target, draft_token_ids=small_d2sd.DRAFT_IDS, num_cuts=3, tree_size=5
-  )
-  assert drafter.num_draft_tokens == 5
-  drafter_suite.run(drafter, target)
-
-
-def test_budget_keeps_the_best_nodes_and_doubt_withdraws_all(target):
+def test_options_cut_the_tree_and_temperature_changes_nothing(target):
   drafter = small_d2sd.drafter(target, num_cuts=3)
   batch = small_d2sd.batch(target)
   state, table = _prefill(drafter, batch)
   args = (state, table, batch.tokens[:, INDEX], None, None)
   whole = drafter_suite.propose(drafter, *args)
   assert whole.tokens.shape[1] == 1 + 3 + 3 + 2 + 1
+  hot = (jnp.asarray([0.0, 1.5]), jax.random.split(jax.random.key(0), 2))
+  _assert_equal(drafter_suite.propose(drafter, *args[:3], *hot), whole)
   drafter.set_options(tree_size=5)
+  assert drafter.num_draft_tokens == 5
   few = drafter_suite.propose(drafter, *args)
   np.testing.assert_array_equal(few.tokens, whole.tokens[:, :6])
   np.testing.assert_array_equal(few.parents, whole.parents[:, :6])

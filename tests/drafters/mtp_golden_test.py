@@ -40,24 +40,6 @@ def precise():
     yield
 
 
-class Tensors:
-  """A `names.Source` over arrays in memory."""
-
-  where = 'the fixture'
-
-  def __init__(self, tensors):
-    self.tensors = tensors
-
-  def names(self):
-    return self.tensors.keys()
-
-  def shape(self, name):
-    return self.tensors[name].shape
-
-  def read(self, name):
-    return self.tensors[name]
-
-
 def _native(tensors):
   """Hy3's layout by our names, its experts fused and turned."""
   found, experts = {}, {}
@@ -124,7 +106,9 @@ def _load(name, loss=None, **changes):
   drafter = mtp.MTP(config, loss_config, arrays, jax.random.key(0))
   tensors = _native(safetensors.numpy.load_file(folder / 'model.safetensors'))
   leaves = names.fill(
-    mtp.rules(config), Tensors(tensors), mtp_config.array_shapes(config)
+    mtp_config.rules(config),
+    names.Held('the fixture', tensors),
+    mtp_config.array_shapes(config),
   )
   for leaf, param in drafter.leaves().items():
     param[...] = jnp.asarray(leaves[leaf])

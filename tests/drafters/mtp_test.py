@@ -328,34 +328,18 @@ def test_narrower_drafter_projects_the_states(target):
 def test_every_leaf_has_its_tensors(target, changes):
   """Cut up as the rules say and put together again."""
   config = small_mtp.config(target, **changes)
-  shapes, rules = mtp_config.array_shapes(config), mtp.rules(config)
+  shapes, rules = mtp_config.array_shapes(config), mtp_config.rules(config)
   rng = np.random.default_rng(0)
   leaves = {name: rng.normal(size=shape) for name, shape in shapes.items()}
   tensors = {
     rule.source: rule.convert(leaves[rule.leaf][rule.box]) for rule in rules
   }
   assert len(tensors) == len(rules)
-  found = names.fill(rules, Tensors(tensors), shapes, dtype=np.float64)
+  found = names.fill(
+    rules, names.Held('the fixture', tensors), shapes, dtype=np.float64
+  )
   for name, values in leaves.items():
     np.testing.assert_array_equal(found[name], values)
-
-
-class Tensors:
-  """A `names.Source` over arrays in memory."""
-
-  where = 'the leaves'
-
-  def __init__(self, tensors):
-    self.tensors = tensors
-
-  def names(self):
-    return self.tensors.keys()
-
-  def shape(self, name):
-    return self.tensors[name].shape
-
-  def read(self, name):
-    return self.tensors[name]
 
 
 def test_only_own_weights_are_parameters(target):

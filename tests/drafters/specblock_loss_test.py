@@ -114,8 +114,11 @@ def _mostly_right(drafter, tokens, ids):
   return states
 
 
-@pytest.mark.parametrize('ids', [None, DRAFT_IDS], ids=['whole', 'reduced'])
-@pytest.mark.parametrize('labels', ['teacher', 'text'])
+@pytest.mark.parametrize(
+  'labels, ids',
+  [('teacher', None), ('teacher', DRAFT_IDS), ('text', DRAFT_IDS)],
+  ids=['teacher', 'teacher, reduced', 'text, reduced'],
+)
 def test_loss_equals_the_description(target, ids, labels, monkeypatch):
   """Over full logits, slot by slot, with chunks that divide nothing."""
   drafter = specblock_toy.drafter(
@@ -245,9 +248,8 @@ def test_loss_without_labels_is_zero_and_finite(target, two_blocks):
 def test_every_parameter_trains_and_chunks_do_not_matter(target, two_blocks):
   """And the rank loss trains the rank head alone."""
   batch = specblock_toy.batch(target)
-  metrics, grads = _value_and_grad(
-    two_blocks, batch, specblock_toy.draws(counts=(2,))
-  )
+  draws = specblock_toy.draws(counts=(2,))
+  metrics, grads = _value_and_grad(two_blocks, batch, draws)
   other = specblock_toy.drafter(
     target, loss={'num_blocks': 2, 'chunk': 100, 'rank_weight': 5.0}
   )

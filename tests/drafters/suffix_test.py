@@ -159,6 +159,12 @@ def test_own_text_wins_unless_the_others_score_more():
   assert suffix_search.path(place, 1, 0.1).score == 1 / 2
 
 
+def test_draft_that_expects_too_little_is_withdrawn():
+  text = [1, 2, 9, 1, 2]  # 9 in one of two, then 1: 0.5 + 0.5
+  for least, want in ((0.0, [9, 1]), (1.0, [9, 1]), (1.01, [])):
+    assert fresh(text, min_expected_accepted=least) == want
+
+
 @pytest.mark.parametrize('tree_size', [0, 7])
 def test_conformance(tree_size):
   config = suffix.Config(num_draft_tokens=5, tree_size=tree_size)

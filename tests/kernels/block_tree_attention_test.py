@@ -186,3 +186,28 @@ def test_bad_input_is_refused_before_anything_compiles(changes, message):
   check.check(**good)
   with pytest.raises(ValueError, match=message):
     check.check(**(good | changes))
+
+
+@pytest.mark.parametrize('lengths', [(5, 0), (1, 0), (0, 5), (5, 3), (0, 0)])
+def test_lengths_may_be_known_when_compiled(lengths):
+  rng = np.random.default_rng(0)
+
+  def normal(*shape):
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+  heads = normal(2, 3, 4, 8), normal(2, 3, 2, 8), normal(2, 3, 2, 8)
+  pools = normal(1, 8, 2, 4, 8), normal(1, 8, 2, 4, 8)
+
+  def attend(implementation, *heads):
+    return api.block_tree_attention(
+      *heads,
+      *pools,
+      layer=jnp.int32(0),
+      page_ids=jnp.arange(8, dtype=jnp.int32).reshape(2, 4),
+      lengths=jnp.asarray(lengths, jnp.int32),
+      ancestors=tree.chain_words(2, 3),
+      implementation=implementation,
+    )
+
+  got = jax.jit(lambda *heads: attend('xla', *heads))(*heads)
+  np.testing.assert_allclose(got, attend('reference', *heads), atol=1e-5)
