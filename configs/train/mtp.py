@@ -23,6 +23,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
       'num_draft_tokens': 4,
       'loss': {
         'ttt_length': 2 if arg.smoke else 4,
+        'num_anchors': 16 if arg.smoke else 128,
         'on_policy': True,
         'ce': 0.1,
         'lk': 1.0,

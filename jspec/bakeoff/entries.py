@@ -84,7 +84,7 @@ def entries(num_layers: int, mask_token_id: int) -> list[Entry]:
     'options': {
       'num_draft_tokens': DEPTH,
       'ff_width': 4096,
-      'loss': {'ttt_length': 4},
+      'loss': {'ttt_length': 4, 'num_anchors': 96},
     },
   }
   correction = {'parts': {'correction_width': 576}}

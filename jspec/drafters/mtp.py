@@ -36,14 +36,14 @@ from jspec.drafters import (
   mtp_config,
   mtp_layer,
   mtp_loss,
+  mtp_steps,
   recurrent,
   scratch,
   teacher,
-  vocab,
 )
 from jspec.kernels.block_tree_attention import api as block_tree_attention
 from jspec.kernels.linear_xent import api as linear_xent
-from jspec.nn import layers, prefix_attention
+from jspec.nn import layers
 from jspec.typing import Array, Bool, Float, Int, Key
 
 Config = mtp_config.Config
@@ -172,76 +172,42 @@ class MTP(nnx.Module):
     """Nothing to fit: both inputs are normed."""
     del batch
 
-  def train_hidden(self, batch: base.DraftBatch) -> Float[Array, 'B S G D']:
-    """What the head sees at every simulated step of every row."""
-    config, segments = self.loss_config, batch.segments
-    rows = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
-    states = self.first_states(batch.taps)
-    hidden, keys, values = [], [], []
-    for step in range(config.ttt_length):
-      if step == 0 or not config.on_policy:
-        tokens = mtp_loss.following(batch.tokens, segments, 1 + step)
-      else:
-        columns = linear_xent.linear_argmax(
-          hidden[-1], self.head[...], row_chunk=config.chunk
-        )
-        tokens = vocab.to_target(columns, self._draft_token_ids())
-      x = self.inputs(tokens, states, self._is_zeroed(batch.positions, step))
-      q, k, v = self.layer.before_attention(x, batch.positions + step)
-      keys.append(k)
-      values.append(v)
-      # Its own key of step 0 is among the row's own: what it shares with the
-      # others are the rows before.
-      mixed = prefix_attention.prefix_attention(
-        q[:, :, None],
-        jnp.stack(keys, axis=2),
-        jnp.stack(values, axis=2),
-        keys[0],
-        values[0],
-        own=jnp.ones((1, step + 1), bool),
-        limits=rows,
-        row_segments=segments,
-        segments=segments,
-      )
-      states, normed = self.outputs(
-        self.layer.after_attention(x, mixed[:, :, 0])
-      )
-      hidden.append(normed)
-    return jnp.stack(hidden, axis=2)
-
-  def _is_zeroed(self, positions, step):
-    """Where the embedding fed at a simulated step is zeros."""
-    rule = self.config.zero_first_embedding
-    if rule == 'never' or (rule == 'first_step' and step > 0):
-      return jnp.zeros(positions.shape, bool)
-    return positions == 0
+  def train_hidden(
+    self, batch: base.DraftBatch, rows: Int[Array, 'B A'] | None = None
+  ) -> Float[Array, 'B A G D']:
+    """What the head sees at every simulated step of some rows, or of all."""
+    if rows is None:
+      shape = batch.segments.shape
+      rows = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
+    return mtp_steps.run(self, batch, rows)
 
   def loss(
     self, batch: base.DraftBatch, key: Key[Array, '']
   ) -> tuple[Float[Array, ''], dict[str, Array]]:
-    """The loss over all rows; `key` is not used, nothing is drawn.
+    """The loss over all rows, or over `num_anchors` of each sequence.
 
     The labels of row i are the contiguous run of answer tokens from i + 2 on. A
     label outside the draft vocabulary ends it.
     """
-    del key
-    labels = mtp_loss.labels(
-      batch, self._draft_token_ids(), self.loss_config.ttt_length
-    )
+    config, rows = self.loss_config, None
+    labels = mtp_loss.labels(batch, self.token_ids(), config.ttt_length)
+    if config.num_anchors:
+      rows, labels = mtp_loss.sample(labels, config.num_anchors, key)
     counts = jnp.cumprod(labels.exists & labels.inside, axis=-1)
-    return self.loss_at(batch, labels, counts.astype(bool))
+    return self.loss_at(batch, labels, counts.astype(bool), rows)
 
   def loss_at(
     self,
     batch: base.DraftBatch,
     labels: mtp_loss.Labels,
-    counts: Bool[Array, 'B S G'],
+    counts: Bool[Array, 'B A G'],
+    rows: Int[Array, 'B A'] | None = None,
   ) -> tuple[Float[Array, ''], dict[str, Array]]:
-    """The loss over the slots that `counts` names."""
-    config, hidden = self.loss_config, self.train_hidden(batch)
+    """The loss over the slots that `counts` names, of some rows or of all."""
+    config, hidden = self.loss_config, self.train_hidden(batch, rows)
     head, columns = self.head[...], None
     if self.target_head is not None:
-      head, columns = self.target_head[...], self._draft_token_ids()
+      head, columns = self.target_head[...], self.token_ids()
     states = None
     if config.needs_teacher:
       states = teacher.states(
@@ -252,7 +218,8 @@ class MTP(nnx.Module):
       )
 
     def behind(x):
-      return mtp_loss.window(x, batch.segments, 1, config.ttt_length)
+      found = mtp_loss.window(x, batch.segments, 1, config.ttt_length)
+      return found if rows is None else mtp_loss.take(found, rows)
 
     if not config.ground_truth and config.ce:
       choice = linear_xent.linear_argmax(
@@ -329,7 +296,7 @@ class MTP(nnx.Module):
       start,
       recurrent.Root(state.hidden, self._logits(normed)),
       anchor,
-      self._draft_token_ids(),
+      self.token_ids(),
       temperature,
       keys,
       depth=config.num_draft_tokens,
@@ -349,7 +316,9 @@ class MTP(nnx.Module):
     tokens = jnp.where(steps == last, rows.next_token[:, None], tokens)
     positions = table.lengths[:, None] + steps
     x = self.inputs(
-      tokens, self.first_states(rows.taps), self._is_zeroed(positions, 0)
+      tokens,
+      self.first_states(rows.taps),
+      mtp_steps.is_zeroed(self, positions, 0),
     )
     q, k, v = self.layer.before_attention(x, positions)
     # A row without a page shows in the target's own commit: same table.
@@ -378,7 +347,8 @@ class MTP(nnx.Module):
   def _logits(self, normed):
     return (normed @ self.head[...]).astype(jnp.float32)
 
-  def _draft_token_ids(self) -> Int[Array, 'Vd'] | None:
+  def token_ids(self) -> Int[Array, 'Vd'] | None:
+    """Target ids of the head's columns; None for all."""
     ids = self.draft_token_ids
     return None if ids is None else ids[...]
 

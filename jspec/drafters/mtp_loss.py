@@ -33,7 +33,7 @@ import jax.numpy as jnp
 from jspec import errors
 from jspec.drafters import base, losses, vocab
 from jspec.kernels.linear_xent import api as linear_xent
-from jspec.typing import Array, Bool, Float, Int
+from jspec.typing import Array, Bool, Float, Int, Key
 
 STEP_TERMS = ('ce', 'kl', 'tv', 'lk')
 CHAIN_TERMS = ('e2e_direct', 'e2e_weighted')
@@ -45,6 +45,7 @@ class LossConfig:
 
   Attributes:
     ttt_length: G, steps simulated from every row.
+    num_anchors: rows drawn from every sequence; 0 takes all of them.
     on_policy: later steps embed the drafter's own argmax, not the data.
     step_decay: weight of a step by the one before; 1 is uniform.
     ce: weight of the cross-entropy.
@@ -62,6 +63,7 @@ class LossConfig:
   """
 
   ttt_length: int = 4
+  num_anchors: int = 0
   on_policy: bool = True
   step_decay: float = 0.8
   ce: float = 0.1
@@ -80,7 +82,8 @@ class LossConfig:
   def __post_init__(self):
     for name in ('ttt_length', 'chunk'):
       _need(getattr(self, name) >= 1, f'{name}={getattr(self, name)}', '1 up')
-    for name in (*STEP_TERMS, *CHAIN_TERMS, 'lk_eta', 'top_k'):
+    counts = ('lk_eta', 'top_k', 'num_anchors')
+    for name in (*STEP_TERMS, *CHAIN_TERMS, *counts):
       _need(getattr(self, name) >= 0, f'{name}={getattr(self, name)}', '0 up')
     _need(
       0 < self.step_decay <= 1, f'step_decay={self.step_decay}', '0 < d <= 1'
@@ -181,6 +184,31 @@ def labels(
   )
   columns, inside = vocab.to_draft(tokens, draft_token_ids)
   return Labels(columns, jnp.cumprod(answers, axis=-1).astype(bool), inside)
+
+
+def sample(
+  labels: Labels, num_anchors: int, key: Key[Array, '']
+) -> tuple[Int[Array, 'B A'], Labels]:
+  """Rows drawn from those with a label, ascending, and their labels.
+
+  Where there are too few, row 0 stands in and has no label.
+  """
+  has_label = labels.exists[..., 0]
+  length = has_label.shape[1]
+  scores = jax.random.uniform(key, has_label.shape)
+  count = min(num_anchors, length)
+  score, rows = jax.lax.top_k(jnp.where(has_label, scores, -1.0), count)
+  rows = jnp.sort(jnp.where(score >= 0, rows, length), axis=1)
+  is_real = rows < length
+  rows = jnp.where(is_real, rows, 0).astype(jnp.int32)
+  found = Labels(*(take(x, rows) for x in labels))
+  return rows, found._replace(exists=found.exists & is_real[..., None])
+
+
+def take(values: Array, rows: Int[Array, 'B A']) -> Array:
+  """`values` [B, S, ...] of the rows, [B, A, ...]."""
+  index = rows.reshape(*rows.shape, *(1,) * (values.ndim - 2))
+  return jnp.take_along_axis(values, index, axis=1)
 
 
 def compute(

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""The simulated rounds that MTP is trained on.
+
+  step 0   row i: (token i + 1, the target's state i)     at position i
+  step s   row i: (its own draft, or token i + 1 + s; its state of step s - 1)
+                                                          at position i + s
+
+Row i sees the step-0 rows before it and its own rows of all steps. So rows
+depend on each other through step 0 alone, which runs on the whole sequence, and
+later steps and the loss can take any subset of the rows.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from jspec.drafters import base, mtp_loss, vocab
+from jspec.kernels.linear_xent import api as linear_xent
+from jspec.nn import prefix_attention
+from jspec.typing import Array, Bool, Float, Int
+
+
+def run(
+  drafter: Any, batch: base.DraftBatch, rows: Int[Array, 'B A']
+) -> Float[Array, 'B A G D']:
+  """What the head sees at every step of the rows given, by their index.
+
+  Args:
+    drafter: an `MTP`.
+    batch: the sequences.
+    rows: indices into the sequence; one of padding sees nothing but itself.
+  """
+  config, segments = drafter.loss_config, batch.segments
+
+  def at_rows(x):
+    index = rows.reshape(*rows.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, index, axis=1)
+
+  positions, own_segments = at_rows(batch.positions), at_rows(segments)
+  states = drafter.first_states(batch.taps)
+  following = mtp_loss.following(batch.tokens, segments, 1)
+  x = drafter.inputs(following, states, is_zeroed(drafter, batch.positions, 0))
+  q, k, v = drafter.layer.before_attention(x, batch.positions)
+  context, x = (k, v), at_rows(x)
+  q, keys, values = at_rows(q), [at_rows(k)], [at_rows(v)]
+  hidden = []
+  for step in range(config.ttt_length):
+    if step:
+      tokens = _next_tokens(drafter, batch, hidden[-1], at_rows, step)
+      zeroed = is_zeroed(drafter, positions, step)
+      x = drafter.inputs(tokens, states, zeroed)
+      q, k, v = drafter.layer.before_attention(x, positions + step)
+      keys.append(k)
+      values.append(v)
+    # Its own key of step 0 is among the row's own: what it shares with the
+    # others are the rows before.
+    mixed = prefix_attention.prefix_attention(
+      q[:, :, None],
+      jnp.stack(keys, axis=2),
+      jnp.stack(values, axis=2),
+      *context,
+      own=jnp.ones((1, step + 1), bool),
+      limits=rows,
+      row_segments=own_segments,
+      segments=segments,
+    )
+    states, normed = drafter.outputs(
+      drafter.layer.after_attention(x, mixed[:, :, 0])
+    )
+    hidden.append(normed)
+  return jnp.stack(hidden, axis=2)
+
+
+def is_zeroed(
+  drafter: Any, positions: Int[Array, 'B A'], step: int
+) -> Bool[Array, 'B A']:
+  """Where the embedding fed at a simulated step is zeros."""
+  rule = drafter.config.zero_first_embedding
+  if rule == 'never' or (rule == 'first_step' and step > 0):
+    return jnp.zeros(positions.shape, bool)
+  return positions == 0
+
+
+def _next_tokens(drafter, batch, hidden, at_rows, step):
+  """What a later step embeds: the drafter's argmax, or the data's token."""
+  config = drafter.loss_config
+  if not config.on_policy:
+    following = mtp_loss.following(batch.tokens, batch.segments, 1 + step)
+    return at_rows(following)
+  columns = linear_xent.linear_argmax(
+    hidden, drafter.head[...], row_chunk=config.chunk
+  )
+  return vocab.to_target(columns, drafter.token_ids())
