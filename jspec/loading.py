@@ -304,10 +304,22 @@ def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
     target_fingerprint=target.fingerprint,
     reserved_token_ids=reserved,
   )
+  _warn_of_template(found[0], interchange.read_config(found[0]), target)
   # Drafters that loop over layers have another form for CPUs.
   if _splits_layers() and hasattr(drafter, 'split_layers'):
     drafter.split_layers()
   return drafter
+
+
+def _warn_of_template(path, said, target):
+  """Says so if the drafter learnt texts of another template; it still works."""
+  trained, own = said.get('target_template'), chat.fingerprint(target.template)
+  if trained and trained != own:
+    print(
+      f'{path}: trained with chat template {trained}, but {target.name} has'
+      f' {own or "none"}; fewer drafts may be accepted',
+      file=sys.stderr,
+    )
 
 
 def _plugged_in(

@@ -70,7 +70,7 @@ OUTSIDE = {
   'programs': set(),
 }
 # Programs start the command line, which stands above their package.
-PROGRAMS = {'generate'}
+PROGRAMS = {'export', 'generate', 'import'}
 
 
 def modules() -> dict[str, pathlib.Path]:

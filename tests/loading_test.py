@@ -185,7 +185,7 @@ def test_folder_without_a_drafter_is_refused(loaded, tmp_path):
     loading.load_drafter(str(tmp_path), loaded)
 
 
-def checkpoint(path, loaded):
+def checkpoint(path, loaded, template=''):
   from jspec.drafters import borrowed, dflash, interchange
 
   config = dflash.METHOD.config(
@@ -218,6 +218,7 @@ def checkpoint(path, loaded):
     drafter,
     target_name=loaded.name,
     target_fingerprint=loaded.fingerprint,
+    template=template,
   )
 
 
@@ -236,6 +237,24 @@ def test_drafter_folder_and_workdir_load_for_their_target_only(
   ends = dataclasses.replace(loaded, stop_ids=(255,))
   with pytest.raises(errors.UserError, match='mask_token_id'):
     loading.load_drafter(str(tmp_path / 'run'), ends)
+
+
+def test_drafter_of_another_template_is_told_in_one_line(
+  loaded, tmp_path, capsys
+):
+  ours, theirs = chat.ChatTemplate('ours'), chat.ChatTemplate('theirs')
+  target = dataclasses.replace(loaded, template=ours)
+  for trained in (None, ours):  # A checkpoint may not say it.
+    checkpoint(tmp_path, loaded, chat.fingerprint(trained))
+    loading.load_drafter(str(tmp_path), target)
+    assert capsys.readouterr().err == ''
+  checkpoint(tmp_path, loaded, chat.fingerprint(theirs))
+  for other, own in ((target, chat.fingerprint(ours)), (loaded, 'none')):
+    drafter = loading.load_drafter(str(tmp_path), other)
+    assert drafter.taps == (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f'template {chat.fingerprint(theirs)}, but' in line
+    assert f'has {own};' in line
 
 
 @pytest.fixture(scope='module')

@@ -86,6 +86,7 @@ class Rule:
     convert: from the tensor on disk to the values of the box.
     shape: the shape on disk; None derives it: the box's, reversed by
       `transpose`, and kept by anything else.
+    is_rounded: whether a checkpoint may hold it in bfloat16.
   """
 
   source: str
@@ -93,6 +94,7 @@ class Rule:
   box: tuple[int | slice, ...] = ()
   convert: Callable[[np.ndarray], np.ndarray] = identity
   shape: tuple[int, ...] | None = None
+  is_rounded: bool = True
 
 
 def fill(

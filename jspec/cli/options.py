@@ -27,7 +27,7 @@ def add_models(parser: argparse.ArgumentParser, drafter: str) -> None:
     '--drafter',
     default=drafter,
     metavar='NAME|CHECKPOINT|MODULE:ATTR',
-    help='none, ngram, shipped, or your own (default: %(default)s)',
+    help='none, ngram, suffix, shipped, or your own (default: %(default)s)',
   )
 
 

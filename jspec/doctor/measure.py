@@ -77,6 +77,8 @@ def measure(
 
 def set_shift(drafter: Any, label_shift: int) -> None:
   """Reads a block drafter's slots as predicting other tokens, in place."""
+  for inner in getattr(drafter, 'drafters', ()):
+    set_shift(inner, label_shift)
   config = drafter.config
   most = config.block_size - 1 + label_shift
   drafter.config = dataclasses.replace(

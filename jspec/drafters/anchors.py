@@ -55,7 +55,13 @@ def sample(
 
   A row without candidates gets no anchor; nothing downstream divides by zero.
   """
-  allowed = candidates(is_label, segments)
+  return draw(candidates(is_label, segments), num_anchors, key)
+
+
+def draw(
+  allowed: Bool[Array, 'B S'], num_anchors: int, key: Key[Array, '']
+) -> Anchors:
+  """The drawing of `sample`, from any tokens."""
   rows, length = allowed.shape
   scores = jax.random.uniform(key, (rows, length))
   scores = jnp.where(allowed, scores, -1.0)
@@ -91,7 +97,7 @@ def label_run(
   document and at the end of the sequence.
   """
   index, exists = label_index(anchors, num_labels, is_label.shape[1])
-  own = jnp.take_along_axis(segments, anchors.index, axis=1)
+  own = gather(segments, anchors.index)
   exists &= gather(is_label, index)
   exists &= gather(segments, index) == own[..., None]
   return index, jnp.cumprod(exists, axis=-1).astype(bool)
@@ -102,8 +108,9 @@ def rows(anchors: Anchors) -> Int[Array, 'B A']:
   return jnp.where(anchors.keep, anchors.index, -1)
 
 
-def gather(values: Array, index: Int[Array, 'B A G']) -> Array:
-  """`values` [B S] at the tokens `index`, as [B A G]."""
-  rows = index.shape[0]
-  flat = jnp.take_along_axis(values, index.reshape(rows, -1), axis=1)
-  return flat.reshape(index.shape)
+def gather(values: Array, index: Int[Array, 'B *any']) -> Array:
+  """`values` [B, S, ...] at the tokens `index`, as [B, *any, ...]."""
+  rest = values.shape[2:]
+  flat = index.reshape(index.shape[0], -1, *(1,) * len(rest))
+  found = jnp.take_along_axis(values, flat, axis=1)
+  return found.reshape(*index.shape, *rest)

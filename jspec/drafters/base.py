@@ -11,6 +11,7 @@ import dataclasses
 from typing import Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 from jspec import tree
 from jspec.cache import paged
@@ -37,6 +38,12 @@ class Committed:
   taps: Float[Array, 'B T C D']
   num_rows: Int[Array, 'B']
   next_token: Int[Array, 'B']
+
+  def following(self) -> Int[Array, 'B T']:
+    """The token behind each real row's."""
+    is_last = jnp.arange(self.tokens.shape[1]) == self.num_rows[:, None] - 1
+    shifted = jnp.roll(self.tokens, -1, axis=1)
+    return jnp.where(is_last, self.next_token[:, None], shifted)
 
 
 @jax.tree_util.register_dataclass

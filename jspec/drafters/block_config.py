@@ -21,10 +21,9 @@ field (`label_shift`):
 """
 
 import dataclasses
-from typing import Any
 
 from jspec import errors, tree
-from jspec.drafters import block
+from jspec.drafters import block, options
 
 FUSIONS = ('concat', 'gated', 'layer_mix', 'concat_layer_mix')
 MARKOV_KINDS = ('vanilla', 'gated', 'rnn')
@@ -115,6 +114,7 @@ class BlockDrafterConfig:
   beam_width: int = 8
 
   def __post_init__(self):
+    need = options.need
     need(4 <= self.block_size <= 32, 'block_size', self.block_size, '4..32')
     need(self.label_shift in (0, 1), 'label_shift', self.label_shift, '0 or 1')
     need(
@@ -154,6 +154,7 @@ class BlockDrafterConfig:
     self._check_parts()
 
   def _check_parts(self):
+    need = options.need
     need(self.fusion in FUSIONS, 'fusion', self.fusion, f'one of {FUSIONS}')
     need(
       'mix' not in self.fusion or self.target_width == self.width,
@@ -229,25 +230,6 @@ class BlockDrafterConfig:
     return block.BlockConfig(**{name: getattr(self, name) for name in names})
 
 
-def with_options(
-  config: BlockDrafterConfig, options: dict[str, Any]
-) -> BlockDrafterConfig:
-  """The config with other values for fields of `OPTIONS`.
-
-  Raises:
-    UserError: no such option, or a value that does not fit.
-  """
-  for name, value in options.items():
-    if name not in OPTIONS:
-      raise errors.UserError(
-        f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
-      )
-    kind = type(getattr(config, name))
-    need(isinstance(value, (kind, int)), name, repr(value), kind.__name__)
-    config = dataclasses.replace(config, **{name: kind(value)})
-  return config
-
-
 def choose_taps(num_layers: int, count: int) -> tuple[int, ...]:
   """`count` layers spread from the second to the third last (36, 5 -> 1 .. 33).
 
@@ -264,13 +246,3 @@ def choose_taps(num_layers: int, count: int) -> tuple[int, ...]:
       ' (distinct 0-based layers) or ask for fewer'
     )
   return taps
-
-
-def need(holds: bool, name: str, value, expected: str) -> None:
-  """Refuses a value by name, with what was expected.
-
-  Raises:
-    UserError: it does not hold.
-  """
-  if not holds:
-    raise errors.UserError(f'{name}={value}: expected {expected}')

@@ -21,10 +21,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from jspec import errors, tree
+from jspec import tree
 from jspec.cache import paged
 from jspec.drafters import anchors as anchors_lib
 from jspec.drafters import (
@@ -42,7 +41,9 @@ from jspec.drafters import (
   pick,
   selector,
   sequential,
+  token_head,
 )
+from jspec.drafters import options as options_lib
 from jspec.nn import layers
 from jspec.typing import Array, Float, Int, Key
 
@@ -63,6 +64,7 @@ class BlockDrafter(nnx.Module):
       UserError: the borrowed arrays do not fit the config, or a loss term lacks
         its part.
     """
+    _check_parts(config)
     _check_borrowed(config, arrays)
     loss_config.check(config)
     self.method = config.method
@@ -74,8 +76,8 @@ class BlockDrafter(nnx.Module):
     self.needs_judge = loss_config.on_policy > 0
     self.target_norm_eps = arrays.norm_eps
     for name in ('embedding', 'head', 'draft_token_ids'):
-      setattr(self, name, _frozen(getattr(arrays, name)))
-    self.target_norm = _frozen(arrays.final_norm)
+      setattr(self, name, borrowed.frozen(getattr(arrays, name)))
+    self.target_norm = borrowed.frozen(arrays.final_norm)
     keys = jax.random.split(key, 4)
     self.fusion = fusion.Fusion(config, keys[0])
     self.block = block.Block(
@@ -103,10 +105,11 @@ class BlockDrafter(nnx.Module):
     Raises:
       UserError: no such option, or a value that does not fit.
     """
-    self.config = block_config.with_options(self.config, options)
-    self.num_draft_tokens = (
-      self.config.tree_size or self.config.num_draft_tokens
-    )
+    allowed = block_config.OPTIONS
+    config = options_lib.replaced(self.config, allowed, options)
+    _check_parts(config)
+    self.config = config
+    self.num_draft_tokens = config.tree_size or config.num_draft_tokens
 
   def split_layers(self) -> None:
     """Takes the form for decoding on a CPU."""
@@ -121,7 +124,11 @@ class BlockDrafter(nnx.Module):
       self.config.mask_token_id,
       anchor.dtype,
     )
-    return self.embedding[...][jnp.concatenate([anchor[..., None], mask], -1)]
+    return self.embed(jnp.concatenate([anchor[..., None], mask], axis=-1))
+
+  def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
+    """The target's embeddings, in the drafter's own dtype."""
+    return self.embedding[...][tokens].astype(self.final_norm[...].dtype)
 
   def predicting(
     self, x: Float[Array, '*batch T D']
@@ -141,15 +148,13 @@ class BlockDrafter(nnx.Module):
 
   def token_ids(self) -> Int[Array, 'Vd'] | None:
     """Target ids of the head's columns; None for all."""
-    ids = self.draft_token_ids
-    return None if ids is None else ids[...]
+    return borrowed.value(self.draft_token_ids)
 
   # --- training ---
 
   def calibrate(self, batch: base.DraftBatch) -> None:
     """Scales every captured channel to its median size in `batch`."""
-    taps = np.asarray(batch.taps)[np.asarray(batch.segments) > 0]
-    self.fusion.calibrate(taps)
+    self.fusion.calibrate(fusion.live(batch))
 
   def train_hidden(
     self,
@@ -177,6 +182,18 @@ class BlockDrafter(nnx.Module):
       batch.segments,
     )
     return self.predicting(x)
+
+  def teacher_forced(
+    self, hidden: Float[Array, 'B A G D'], before: Int[Array, 'B A G']
+  ) -> tuple[Float[Array, 'B A G Dr'], Float[Array, 'Dr Vd']]:
+    """States and the matrix that make the logits behind the tokens `before`."""
+    head = self.head[...]
+    if self.token_head is None:
+      return hidden, head
+    states = token_head.teacher_forced(
+      self.token_head, hidden, self.embed(before), before
+    )
+    return states, self.token_head.matrix(head)
 
   def loss(
     self, batch: base.DraftBatch, key: Key[Array, '']
@@ -261,20 +278,19 @@ class BlockDrafter(nnx.Module):
       return pick.sampled_tree(
         logits, anchor, ids, temperature, keys, size, support
       )
-    step, start = block_steps.build(self, hidden)
-    depth = hidden.shape[1]
-    if not size:
-      sure = None
-      if self.confidence is not None:
-        sure = functools.partial(self._sure, hidden)
-      return sequential.chain(
-        step, start, anchor, depth, temperature, keys, support, sure
-      )
-    if temperature is None:
-      width = min(self.config.beam_width, support)
-      return sequential.best_tree(step, start, anchor, depth, size, width)
-    return sequential.sampled_tree(
-      step, start, anchor, depth, size, temperature, keys, support
+    sure = None
+    if self.confidence is not None:
+      sure = functools.partial(self._sure, hidden)
+    return sequential.propose(
+      block_steps.build(self, hidden, anchor),
+      anchor,
+      temperature,
+      keys,
+      depth=hidden.shape[1],
+      size=size,
+      width=min(self.config.beam_width, support),
+      support=support,
+      confidence_of=sure,
     )
 
   def commit(
@@ -299,10 +315,6 @@ class BlockDrafter(nnx.Module):
     return jax.nn.sigmoid(self.confidence_logits(hidden[:, depth], before))
 
 
-def _frozen(array):
-  return nnx.data(None) if array is None else borrowed.Frozen(array)
-
-
 def _num_columns(config):
   return config.draft_vocab_size or config.vocab_size
 
@@ -324,17 +336,20 @@ def _token_head(config, key):
   return nnx.data(None)
 
 
+def _check_parts(config):
+  options_lib.need(
+    config.method == 'd2sd' or (config.num_cuts == 0 and config.shared),
+    'num_cuts, shared',
+    (config.num_cuts, config.shared),
+    f'0 and True, which d2sd alone may change ({config.method})',
+  )
+
+
 def _check_borrowed(config, arrays):
   size = config.draft_vocab_size
-  ids = arrays.draft_token_ids
-  shapes = (
-    (arrays.embedding.shape, (config.vocab_size, config.width), 'embedding'),
-    (arrays.head.shape, (config.width, _num_columns(config)), 'head'),
-    (None if ids is None else ids.shape, size and (size,), 'draft_token_ids'),
+  borrowed.check(
+    arrays,
+    embedding=(config.vocab_size, config.width),
+    head=(config.width, _num_columns(config)),
+    draft_token_ids=size and (size,),
   )
-  for shape, expected, name in shapes:
-    if shape != expected:
-      raise errors.UserError(
-        f'borrowed {name} has shape {shape}, the drafter expects {expected};'
-        ' is this the target it was made for?'
-      )

@@ -24,11 +24,11 @@ from jspec.drafters import (
   base,
   block_config,
   block_rollout,
+  borrowed,
   losses,
   objective,
   selector,
   teacher,
-  token_head,
   vocab,
 )
 from jspec.drafters import on_policy as on_policy_lib
@@ -122,16 +122,16 @@ def loss(
   behind = jnp.minimum(behind, batch.tokens.shape[1] - 1)
   before = anchors_lib.gather(batch.tokens, behind)
 
-  head, states = drafter.head[...], hidden
-  if drafter.token_head is not None:
-    embedded = drafter.embedding[...][before]
-    states = token_head.teacher_forced(
-      drafter.token_head, hidden, embedded, before
-    )
-    head = drafter.token_head.matrix(head)
+  states, head = drafter.teacher_forced(hidden, before)
   given = {}
   if config.needs_teacher:
-    given['teacher_hidden'] = _rows(_teacher(drafter, batch), behind)
+    states_of_target = teacher.states(
+      batch.last,
+      borrowed.value(drafter.target_norm),
+      drafter.target_norm_eps,
+      f'the loss of {drafter.config.method}',
+    )
+    given['teacher_hidden'] = anchors_lib.gather(states_of_target, behind)
     given['teacher_head'] = drafter.head[...]
   if drafter.confidence is not None and config.mix.confidence:
     seen = jax.lax.stop_gradient(hidden) if config.detach_confidence else hidden
@@ -187,21 +187,3 @@ def _with_selector(drafter, hidden, tokens, masks, total, metrics):
     has_label.astype(jnp.float32), counts.astype(jnp.float32)
   )
   return total + config.selector * mean, metrics
-
-
-def _teacher(drafter, batch):
-  norm = drafter.target_norm
-  return teacher.states(
-    batch.last,
-    None if norm is None else norm[...],
-    drafter.target_norm_eps,
-    f'the loss of {drafter.config.method}',
-  )
-
-
-def _rows(states, index):
-  """`states` [B S D] at the tokens `index` [B A G], as [B A G D]."""
-  flat = index.reshape(index.shape[0], -1, 1)
-  return jnp.take_along_axis(states, flat, axis=1).reshape(
-    *index.shape, states.shape[-1]
-  )

@@ -11,30 +11,17 @@ from typing import Any
 
 from flax import nnx
 
-from jspec import errors
 from jspec.checkpoints import names
 from jspec.drafters import block, block_config
+from jspec.drafters import method as method_lib
 from jspec.typing import Array
 
 # Field -> key, for all methods.
-COMMON = {
-  'width': 'hidden_size',
-  'ff_width': 'intermediate_size',
+COMMON = method_lib.KEYS | {
   'num_layers': 'num_hidden_layers',
-  'num_heads': 'num_attention_heads',
-  'num_kv_heads': 'num_key_value_heads',
-  'head_width': 'head_dim',
-  'norm_eps': 'rms_norm_eps',
-  'rope_base': 'rope_theta',
-  'taps': 'target_layer_ids',
-  'target_width': 'target_hidden_size',
-  'target_num_layers': 'target_num_hidden_layers',
-  'vocab_size': 'vocab_size',
   'mask_token_id': 'mask_token_id',
   'block_size': 'block_size',
-  'num_draft_tokens': 'num_draft_tokens',
   'label_shift': 'label_shift',
-  'draft_vocab_size': 'draft_vocab_size',
 }
 # The same for parts and options; absent ones take the config's defaults.
 OPTIONAL = {
@@ -83,26 +70,7 @@ def from_json(
   raw = dict(raw)
   if 'correction_width' in parts and not raw.pop(CORRECTS, True):
     raw[OPTIONAL['correction_width']] = 0
-  keys = COMMON | {
-    name: OPTIONAL[name] for name in ('layer_windows', *parts, *DECODING)
-  }
-  missing = sorted(set(COMMON.values()) - raw.keys())
-  if missing:
-    raise errors.UserError(
-      f'{where} does not say {", ".join(missing)}; add the keys, as the drafter'
-      ' was trained (no default is safe)'
-    )
-  unknown = sorted(raw.keys() - set(keys.values()))
-  if unknown:
-    raise errors.UserError(
-      f'{where}: unknown keys {", ".join(unknown)} for a {method} drafter'
-    )
-  fields = {name: raw[key] for name, key in keys.items() if key in raw}
-  for name in ('taps', 'layer_windows'):
-    if fields.get(name) is not None:
-      fields[name] = tuple(fields[name])
-  if fields['draft_vocab_size'] == fields['vocab_size']:
-    fields['draft_vocab_size'] = None
+  fields = method_lib.read(raw, _keys(parts), COMMON.values(), method, where)
   return block_config.BlockDrafterConfig(method=method, **fixed, **fields)
 
 
@@ -110,13 +78,15 @@ def to_json(
   config: block_config.BlockDrafterConfig, parts: Collection[str]
 ) -> dict[str, Any]:
   """The keys of config.json; `from_json` reads them back."""
-  keys = COMMON | {
-    name: OPTIONAL[name] for name in ('layer_windows', *parts, *DECODING)
-  }
-  raw = {key: getattr(config, name) for name, key in keys.items()}
+  raw = {key: getattr(config, name) for name, key in _keys(parts).items()}
   if 'correction_width' in parts:
     raw[CORRECTS] = config.correction_width > 0
   return raw
+
+
+def _keys(parts):
+  optional = ('layer_windows', *parts, *DECODING)
+  return COMMON | {name: OPTIONAL[name] for name in optional}
 
 
 def leaves(drafter: Any) -> dict[str, nnx.Param]:

@@ -18,7 +18,6 @@ from jspec.drafters import (
   block_steps,
   on_policy,
   sequential,
-  token_head,
   vocab,
 )
 from jspec.typing import Array, Float, Int, Key
@@ -33,15 +32,13 @@ def propose(
     batch.is_answer, batch.segments, config.on_policy_anchors, key
   )
   hidden = jax.lax.stop_gradient(drafter.train_hidden(batch, anchors))
-  tokens = jnp.take_along_axis(batch.tokens, anchors.index, axis=1)
+  tokens = anchors_lib.gather(batch.tokens, anchors.index)
 
   def one(inputs):
     # A column of blocks, one of every row: few logits at a time.
     states, anchor = inputs
-    step, start = block_steps.build(drafter, states)
-    draft = sequential.chain(
-      step, start, anchor, states.shape[1], None, None, 1
-    )
+    source = block_steps.build(drafter, states, anchor)
+    draft = sequential.chain(source, anchor, None, None, states.shape[1], 1)
     return draft.tokens[:, 1:]
 
   drafted = jax.lax.map(one, (jnp.moveaxis(hidden, 1, 0), tokens.T))
@@ -55,14 +52,9 @@ def loss(
   judged, config = batch.judged, drafter.loss_config
   anchors = anchors_lib.Anchors(judged.index, judged.keep)
   hidden = drafter.train_hidden(batch, anchors)
-  tokens = jnp.take_along_axis(batch.tokens, anchors.index, axis=1)
+  tokens = anchors_lib.gather(batch.tokens, anchors.index)
   before = jnp.concatenate([tokens[..., None], judged.tokens[..., :-1]], -1)
-  head, states = drafter.head[...], hidden
-  if drafter.token_head is not None:
-    states = token_head.teacher_forced(
-      drafter.token_head, hidden, drafter.embedding[...][before], before
-    )
-    head = drafter.token_head.matrix(head)
+  states, head = drafter.teacher_forced(hidden, before)
   columns, _ = vocab.to_draft(judged.tokens, drafter.token_ids())
   counts = jnp.broadcast_to(judged.keep[..., None], judged.tokens.shape)
   return on_policy.loss(

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: MIT
 """What a block drafter's slots say once the token before them is known.
 
-`sequential` walks these steps; three kinds:
+The backbone has run: `hidden` [B, G, D] are the states of the slots that
+predict depth 1 .. G. What is left for every slot is a cheap step that needs the
+token before,
+
+  candidates, carry = slot(depth, tokens, carry, count)    depth 0: the anchor
+
+of one of three kinds; `sequential` makes chains and trees of it:
 
   selector     the slot's K best tokens, scored against the token before
   token head   logits of the state that the head makes of slot and token
@@ -16,39 +22,66 @@ import jax.numpy as jnp
 
 from jspec.drafters import pick, sequential, vocab
 from jspec.trees import candidates
-from jspec.typing import Array, Float, PyTree
+from jspec.typing import Array, Float, Int
 
 
 def build(
-  drafter: Any, hidden: Float[Array, 'B G D']
-) -> tuple[sequential.Step, PyTree]:
-  """The step of a `BlockDrafter` over its slots' states, and the first carry.
+  drafter: Any, hidden: Float[Array, 'B G D'], anchor: Int[Array, 'B']
+) -> sequential.Source:
+  """The slots of a `BlockDrafter` as proposals see them.
 
   Whatever does not depend on the token is computed here, for all slots.
   """
+  first = None
   if drafter.selector is not None:
-    return _selecting(drafter, hidden), None
-  if drafter.token_head is None:
-    return _independent(drafter, hidden), None
+    slot = _selecting(drafter, hidden)
+  elif drafter.token_head is not None:
+    slot = _with_head(drafter, hidden)
+    first = drafter.token_head.start(hidden[:, :1])
+  else:
+    slot = _independent(drafter, hidden)
+
+  def behind_anchor(count):
+    return slot(jnp.int32(0), anchor[:, None], first, count)
+
+  def root(count):
+    return candidates.Candidates(*(x[:, 0] for x in behind_anchor(count)[0]))
+
+  def start(width, num_levels):
+    del num_levels  # The carry goes by slot of the beam, not by scratch row.
+    _, carry = behind_anchor(1)
+    return jax.tree.map(lambda x: jnp.repeat(x, width, axis=1), carry)
+
+  def step(carry, beam, count):
+    carry = jax.tree.map(
+      lambda x: jnp.take_along_axis(x, beam.parents[:, :, None], axis=1), carry
+    )
+    found, carry = slot(beam.level + 1, beam.tokens, carry, count)
+    return carry, found
+
+  return sequential.Source(root, start, step)
+
+
+def _with_head(drafter, hidden):
   head, token_head = drafter.head[...], drafter.token_head
   base = token_head.base(hidden, head)
 
-  def step(depth, tokens, carry, count):
+  def slot(depth, tokens, carry, count):
     of_slot = _of_slot(hidden, depth, tokens)
-    embedded = drafter.embedding[...][tokens]
+    embedded = drafter.embed(tokens)
     states, carry = token_head.states(of_slot, embedded, tokens, carry)
     known = None if base is None else _of_slot(base, depth, tokens)
     logits = token_head.logits(states, known, head)
-    return _candidates(drafter, logits, count), carry
+    return pick.top(logits, drafter.token_ids(), count), carry
 
-  return step, token_head.start(hidden[:, :1])
+  return slot
 
 
 def _independent(drafter, hidden):
   logits = hidden @ drafter.head[...]
 
-  def step(depth, tokens, carry, count):
-    found = _candidates(drafter, logits[:, depth], count)
+  def slot(depth, tokens, carry, count):
+    found = pick.top(logits[:, depth], drafter.token_ids(), count)
     return candidates.Candidates(
       *(
         jnp.broadcast_to(x[:, None], (*tokens.shape, x.shape[-1]))
@@ -56,14 +89,14 @@ def _independent(drafter, hidden):
       )
     ), carry
 
-  return step
+  return slot
 
 
 def _selecting(drafter, hidden):
   selector = drafter.selector
   unary = candidates.top(hidden @ drafter.head[...], selector.size)
 
-  def step(depth, tokens, carry, count):
+  def slot(depth, tokens, carry, count):
     of_slot, log_probs, columns = (
       _of_slot(x, depth, tokens) for x in (hidden, *unary)
     )
@@ -74,16 +107,10 @@ def _selecting(drafter, hidden):
     ids = vocab.to_target(ids, drafter.token_ids())
     return candidates.Candidates(candidates.clean(values - total), ids), carry
 
-  return step
+  return slot
 
 
 def _of_slot(x, depth, tokens):
   """Slot `depth` of x [B, G, ...], for every node of the beam."""
   one = x[:, depth][:, None]
   return jnp.broadcast_to(one, (*tokens.shape, x.shape[-1]))
-
-
-def _candidates(drafter, logits, count):
-  logits = logits.astype(jnp.float32)
-  found = pick.best(logits) if count == 1 else candidates.top(logits, count)
-  return found._replace(ids=vocab.to_target(found.ids, drafter.token_ids()))

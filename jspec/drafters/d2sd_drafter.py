@@ -34,6 +34,7 @@ from jspec.drafters import (
   borrowed,
   d2sd_loss,
 )
+from jspec.drafters import options as options_lib
 from jspec.trees import branches
 from jspec.typing import Array, Float, Int, Key
 
@@ -90,7 +91,7 @@ class D2SD(nnx.Module):
     Raises:
       UserError: no such option, or a value that does not fit.
     """
-    config = block_config.with_options(self.config, options)
+    config = options_lib.replaced(self.config, block_config.OPTIONS, options)
     _check(config)
     self.config = config
     self.num_draft_tokens = _num_nodes(config)
@@ -264,18 +265,18 @@ def _num_nodes(config):
 def _check(config):
   for name in ('correction_width', 'markov_rank', 'selector_rank'):
     value = getattr(config, name)
-    block_config.need(value == 0, name, value, '0, d2sd has no such head')
-  block_config.need(
+    options_lib.need(value == 0, name, value, '0, d2sd has no such head')
+  options_lib.need(
     not config.has_confidence,
     'has_confidence',
     True,
     'False, d2sd goes by the largest probability',
   )
-  block_config.need(
+  options_lib.need(
     config.fusion != 'gated', 'fusion', config.fusion, 'any but gated for d2sd'
   )
   size = _num_nodes(config)
-  block_config.need(
+  options_lib.need(
     size < tree.MAX_NODES,
     'num_cuts',
     config.num_cuts,

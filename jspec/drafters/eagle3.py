@@ -22,11 +22,8 @@ State: the layer's key and value rows, in pages under the target's page ids, and
 the output of the last committed row.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from jspec import errors, tree
@@ -39,12 +36,13 @@ from jspec.drafters import (
   eagle3_layer,
   eagle3_loss,
   eagle3_steps,
+  fusion,
   method,
   recurrent,
   scratch,
   teacher,
 )
-from jspec.kernels.block_tree_attention import api as block_tree_attention
+from jspec.drafters import options as options_lib
 from jspec.nn import layers
 from jspec.typing import Array, Float, Int, Key
 
@@ -53,20 +51,7 @@ LossConfig = eagle3_loss.LossConfig
 OPTIONS = eagle3_config.OPTIONS
 CONFIG_KEYS = eagle3_config.CONFIG_KEYS
 rules = eagle3_config.rules
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class State:
-  """What changes while decoding.
-
-  Attributes:
-    pages: key and value rows of the committed tokens.
-    hidden: output of each row's last committed one; 0 before the first.
-  """
-
-  pages: paged.Pages
-  hidden: Float[Array, 'B D']
+State = recurrent.State
 
 
 class Eagle3(nnx.Module):
@@ -85,18 +70,20 @@ class Eagle3(nnx.Module):
       UserError: the borrowed arrays do not fit the config.
     """
     _check_borrowed(config, loss_config, arrays)
-    self.method = 'eagle3'
+    self.method = METHOD.name
     self.config = config
     self.loss_config = loss_config
     self.taps = config.taps
     self.num_draft_tokens = config.tree_size or config.num_draft_tokens
     self.needs_last = loss_config.needs_teacher
     self.embedding = borrowed.Frozen(arrays.embedding)
-    self.draft_token_ids = _frozen(arrays.draft_token_ids)
+    self.draft_token_ids = borrowed.frozen(arrays.draft_token_ids)
     is_taught = self.needs_last
-    self.teacher_norm = _frozen(arrays.final_norm if is_taught else None)
-    self.teacher_head = _frozen(arrays.target_head if is_taught else None)
-    self.teacher_eps = arrays.norm_eps
+    self.target_norm = borrowed.frozen(arrays.final_norm if is_taught else None)
+    self.target_head = borrowed.frozen(
+      arrays.target_head if is_taught else None
+    )
+    self.target_norm_eps = arrays.norm_eps
     num_taps = len(config.taps)
     self.tap_scale = borrowed.Frozen(jnp.ones((num_taps, config.target_width)))
     key_fc, key_layer = jax.random.split(key)
@@ -123,17 +110,8 @@ class Eagle3(nnx.Module):
     Raises:
       UserError: no such option, or a value that does not fit.
     """
-    for name, value in options.items():
-      if name not in OPTIONS:
-        raise errors.UserError(
-          f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
-        )
-      if not isinstance(value, int):
-        raise errors.UserError(f'{name}={value!r}: expected int')
-    self.config = dataclasses.replace(self.config, **options)
-    self.num_draft_tokens = (
-      self.config.tree_size or self.config.num_draft_tokens
-    )
+    self.config = config = options_lib.replaced(self.config, OPTIONS, options)
+    self.num_draft_tokens = config.tree_size or config.num_draft_tokens
 
   # --- parts ---
 
@@ -164,15 +142,11 @@ class Eagle3(nnx.Module):
   def calibrate(self, batch: base.DraftBatch) -> None:
     """Scales every captured channel to its median size in `batch`.
 
-    Channels of a residual stream differ by orders of magnitude, and the few
-    large ones would drown the rest in `fc`. A checkpoint holds the scale folded
-    into `fc`. With `fc_norm` the gains of the norms do this.
+    A checkpoint holds the scale folded into `fc`. With `fc_norm` the gains of
+    the norms do this.
     """
-    if self.fc_norm is not None:
-      return
-    taps = np.asarray(batch.taps)[np.asarray(batch.segments) > 0]
-    size = np.median(np.abs(taps), axis=0)
-    self.tap_scale[...] = jnp.asarray(1 / np.maximum(size, 1e-6), jnp.float32)
+    if self.fc_norm is None:
+      self.tap_scale[...] = fusion.tap_scale(fusion.live(batch))
 
   def train_hidden(
     self, batch: base.DraftBatch, at: anchors_lib.Anchors, num_steps: int
@@ -208,7 +182,7 @@ class Eagle3(nnx.Module):
       config,
       self.normed(hidden),
       self.head[...],
-      self._value(self.draft_token_ids),
+      self.token_ids(),
       wanted,
       law,
     )
@@ -218,13 +192,14 @@ class Eagle3(nnx.Module):
     if not self.loss_config.needs_teacher:
       return None
     states = teacher.states(
-      batch.last, self._value(self.teacher_norm), self.teacher_eps, 'eagle3'
+      batch.last,
+      borrowed.value(self.target_norm),
+      self.target_norm_eps,
+      'EAGLE-3',
     )
     before = jnp.maximum(wanted.index - 1, 0)
-    flat = before.reshape(before.shape[0], -1, 1)
-    rows = jnp.take_along_axis(states, flat, axis=1)
     return eagle3_loss.Teacher(
-      rows.reshape(*before.shape, -1), self.teacher_head[...]
+      anchors_lib.gather(states, before), self.target_head[...]
     )
 
   # --- decoding ---
@@ -234,12 +209,8 @@ class Eagle3(nnx.Module):
   ) -> State:
     """No rows."""
     c = self.config
-    dtype = self.fc[...].dtype
-    pages = paged.init_pages(
-      1, num_pages, page_size, c.num_kv_heads, c.head_width, dtype
-    )
-    rows = table.page_ids.shape[0]
-    return State(pages, jnp.zeros((rows, c.width), dtype))
+    layer = (c.num_kv_heads, c.head_width, c.width, self.fc[...].dtype)
+    return recurrent.empty_state(table, num_pages, page_size, *layer)
 
   def propose(
     self,
@@ -254,7 +225,7 @@ class Eagle3(nnx.Module):
     return recurrent.propose(
       *self.recurrence(state, table),
       anchor,
-      self._value(self.draft_token_ids),
+      self.token_ids(),
       temperature,
       keys,
       depth=config.num_draft_tokens,
@@ -272,21 +243,11 @@ class Eagle3(nnx.Module):
       return scratch.empty(state.hidden.shape[0], num_scratch, state.pages)
 
     def run(memory, nodes):
-      first = nodes.level * nodes.tokens.shape[1]
-      position = jnp.broadcast_to(
-        (table.lengths + nodes.level)[:, None], nodes.tokens.shape
-      )
-      turns = self.layer.turns(position)
+      turns = self.layer.turns(recurrent.positions(nodes, table))
       x = self.layer.inputs(self.embedding[...][nodes.tokens], nodes.hidden)
-      memory = scratch.write(memory, *self.layer.rows(x, *turns), first)
-      mixed = scratch.attend(
-        self.layer.queries(x, *turns),
-        *memory,
-        nodes.ancestors,
-        state.pages,
-        table,
-        layer=0,
-        first=first,
+      heads = (self.layer.queries(x, *turns), *self.layer.rows(x, *turns))
+      memory, mixed = recurrent.attend(
+        memory, *heads, nodes, state.pages, table
       )
       out = self.layer.finish(nodes.hidden, mixed)
       return memory, self.fed_back(out), self._logits(out)
@@ -299,45 +260,25 @@ class Eagle3(nnx.Module):
     self, state: State, table: paged.PageTable, rows: base.Committed
   ) -> State:
     """Writes rows made of true features; runs the layer on the last one."""
-    num_rows, num_steps = rows.tokens.shape
-    steps = jnp.broadcast_to(jnp.arange(num_steps), rows.tokens.shape)
-    last = jnp.maximum(rows.num_rows - 1, 0)[:, None]
-    following = jnp.roll(rows.tokens, -1, axis=1)
-    following = jnp.where(steps == last, rows.next_token[:, None], following)
     features = self.feature(rows.taps)
-    x = self.layer.inputs(self.embedding[...][following], features)
-    k, v = self.layer.rows(x, *self.layer.turns(table.lengths[:, None] + steps))
-    # A row without a page shows in the target's own commit: same table.
-    pages, _ = paged.write(
-      state.pages, table, k[None], v[None], steps, rows.num_rows
+    tokens = rows.following()
+    x = self.layer.inputs(self.embedding[...][tokens], features)
+    positions = table.lengths[:, None] + jnp.arange(tokens.shape[1])
+    k, v = self.layer.rows(x, *self.layer.turns(positions))
+    last_x, last_feature, last_position = (
+      recurrent.at_last(y, rows) for y in (x, features, positions)
     )
-
-    def at_last(values):
-      index = last.reshape(num_rows, *(1,) * (values.ndim - 1))
-      return jnp.take_along_axis(values, index, axis=1)
-
-    # The last row sees itself as a node, and what is in the pages before it.
-    before = jnp.maximum(table.lengths + rows.num_rows - 1, 0)
-    mixed = block_tree_attention.block_tree_attention(
-      self.layer.queries(at_last(x), *self.layer.turns(before[:, None])),
-      at_last(k),
-      at_last(v),
-      pages.k,
-      pages.v,
-      layer=jnp.zeros((), jnp.int32),
-      page_ids=table.page_ids,
-      lengths=before,
-      ancestors=tree.chain_words(num_rows, 1),
-    )
-    hidden = self.layer.finish(at_last(features), mixed)[:, 0]
-    is_live = (rows.num_rows > 0)[:, None]
-    return State(pages, jnp.where(is_live, hidden, state.hidden))
+    q = self.layer.queries(last_x, *self.layer.turns(last_position))
+    pages, mixed = recurrent.write(state.pages, table, rows, q, k, v)
+    hidden = self.layer.finish(last_feature, mixed)
+    return recurrent.newest(state, pages, hidden, rows)
 
   def _logits(self, hidden):
     return (self.normed(hidden) @ self.head[...]).astype(jnp.float32)
 
-  def _value(self, frozen):
-    return None if frozen is None else frozen[...]
+  def token_ids(self) -> Int[Array, 'Vd'] | None:
+    """Target ids of the head's columns; None for all."""
+    return borrowed.value(self.draft_token_ids)
 
   # --- checkpoints ---
 
@@ -357,25 +298,15 @@ class Eagle3(nnx.Module):
     return found
 
 
-def _frozen(array):
-  return nnx.data(None if array is None else borrowed.Frozen(array))
-
-
 def _check_borrowed(config, loss_config, arrays):
-  size = config.draft_vocab_size
-  ids, gain = arrays.draft_token_ids, arrays.final_norm
-  shapes = (
-    ('embedding', arrays.embedding.shape, (config.vocab_size, config.width)),
-    ('head', arrays.head.shape, (config.width, size or config.vocab_size)),
-    ('draft_token_ids', None if ids is None else ids.shape, size and (size,)),
-    ('final_norm', () if gain is None else gain.shape, (config.width,)),
+  size, gain = config.draft_vocab_size, arrays.final_norm
+  borrowed.check(
+    arrays,
+    embedding=(config.vocab_size, config.width),
+    head=(config.width, size or config.vocab_size),
+    draft_token_ids=size and (size,),
+    final_norm=None if gain is None else (config.width,),
   )
-  for name, shape, expected in shapes:
-    if shape not in (expected, ()):
-      raise errors.UserError(
-        f'borrowed {name} has shape {shape}, the drafter expects {expected};'
-        ' is this the target it was made for?'
-      )
   if loss_config.needs_teacher and arrays.target_head is None:
     raise errors.UserError(
       'eagle3: kl, tv and lk_hybrid compare with the law of the target, whose'

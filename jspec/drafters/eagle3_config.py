@@ -8,9 +8,9 @@ folder holds absolute ids (`drafters.vocab`), whatever it was imported from.
 
 import dataclasses
 
-from jspec import errors, tree
+from jspec import tree
 from jspec.checkpoints import names
-from jspec.drafters import eagle3_layer
+from jspec.drafters import eagle3_layer, method, options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,33 +52,33 @@ class Config:
   def __post_init__(self):
     last = self.target_num_layers - 1
     distinct = len(set(self.taps)) == len(self.taps) > 0
-    _need(self, 'num_layers', self.num_layers == 1, '1: the layer is recurrent')
-    _need(
-      self,
+    self._need('num_layers', self.num_layers == 1, '1: the layer is recurrent')
+    self._need(
       'taps',
       distinct and all(0 <= tap <= last for tap in self.taps),
       f'distinct layers in 0..{last}',
     )
-    _need(
-      self,
+    self._need(
       'num_heads',
       self.num_heads % self.num_kv_heads == 0,
       f'a multiple of num_kv_heads ({self.num_kv_heads})',
     )
     size = self.draft_vocab_size
-    _need(
-      self,
+    self._need(
       'draft_vocab_size',
       size is None or 1 <= size <= self.vocab_size,
       f'None or 1..{self.vocab_size} (vocab_size)',
     )
     most = tree.MAX_NODES - 1
     for name in ('num_draft_tokens', 'tree_width'):
-      _need(self, name, 1 <= getattr(self, name) <= most, f'1..{most}')
-    _need(
-      self, 'tree_size', 0 <= self.tree_size <= most, f'0 (a chain) to {most}'
+      self._need(name, 1 <= getattr(self, name) <= most, f'1..{most}')
+    self._need(
+      'tree_size', 0 <= self.tree_size <= most, f'0 (a chain) to {most}'
     )
-    _need(self, 'support', self.support >= 1, '1 or more')
+    self._need('support', self.support >= 1, '1 or more')
+
+  def _need(self, name, holds, expected):
+    options.need(holds, name, getattr(self, name), expected)
 
   @property
   def layer(self) -> eagle3_layer.LayerConfig:
@@ -94,23 +94,10 @@ OPTIONS = ('num_draft_tokens', 'tree_size', 'tree_width', 'support')
 
 
 # Field of `Config` -> key in config.json.
-CONFIG_KEYS = {
-  'width': 'hidden_size',
-  'ff_width': 'intermediate_size',
+CONFIG_KEYS = method.KEYS | {
   'num_layers': 'num_hidden_layers',
-  'num_heads': 'num_attention_heads',
-  'num_kv_heads': 'num_key_value_heads',
-  'head_width': 'head_dim',
-  'norm_eps': 'rms_norm_eps',
-  'rope_base': 'rope_theta',
-  'taps': 'target_layer_ids',
-  'target_width': 'target_hidden_size',
-  'target_num_layers': 'target_num_hidden_layers',
-  'vocab_size': 'vocab_size',
-  'draft_vocab_size': 'draft_vocab_size',
   'norm_output': 'norm_output',
   'fc_norm': 'fc_norm',
-  'num_draft_tokens': 'num_draft_tokens',
   'tree_size': 'tree_size',
   'tree_width': 'tree_width',
   'support': 'support',
@@ -147,10 +134,3 @@ def rules(config: Config) -> list[names.Rule]:
       for i in range(len(config.taps))
     ]
   return found
-
-
-def _need(config: Config, name: str, holds: bool, expected: str):
-  if not holds:
-    raise errors.UserError(
-      f'{name}={getattr(config, name)}: expected {expected}'
-    )

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from jspec import errors
 from jspec.drafters import anchors as anchors_lib
-from jspec.drafters import base, losses, vocab
+from jspec.drafters import base, distill, losses, vocab
 from jspec.kernels.linear_xent import api as linear_xent
 from jspec.typing import Array, Bool, Float, Int, Key
 
@@ -202,9 +202,7 @@ def loss(
   )
   out = {name: x.reshape(mask.shape) for name, x in out.items()}
   if config.lk_hybrid:
-    share = jnp.exp(-config.lk_eta * (1 - out['tv']))
-    share = jax.lax.stop_gradient(share)
-    out['lk_hybrid'] = share * out['kl'] + (1 - share) * out['tv']
+    out['lk_hybrid'] = distill.lk_hybrid(out['kl'], out['tv'], config.lk_eta)
   decay = config.step_decay ** jnp.arange(num_steps, dtype=jnp.float32)
   total, metrics = jnp.zeros(()), {}
   for name, weight in config.weights.items():

@@ -44,26 +44,23 @@ def run(
   """
   length = batch.tokens.shape[1]
   row = jnp.maximum(at.index - 1, 0)
-  segment = jnp.take_along_axis(batch.segments, row, axis=1)
-  position = jnp.take_along_axis(batch.positions, row, axis=1)
+  segment = anchors_lib.gather(batch.segments, row)
+  position = anchors_lib.gather(batch.positions, row)
   limits = jnp.where(at.keep & (at.index > 0), row + 1, -1)
 
   def embedded(index, own):
     """Tokens at `index`, as long as they belong to the document `own`."""
     inside = jnp.minimum(index, length - 1)
-    token = jnp.take_along_axis(batch.tokens, inside, axis=1)
-    other = jnp.take_along_axis(batch.segments, inside, axis=1)
+    token = anchors_lib.gather(batch.tokens, inside)
+    other = anchors_lib.gather(batch.segments, inside)
     return embedding[jnp.where((other == own) & (index < length), token, 0)]
-
-  def at_rows(values):
-    return jnp.take_along_axis(values, row[:, :, None], axis=1)
 
   every = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
   x = layer.inputs(embedded(every + 1, batch.segments), features)
   context = layer.rows(x, *layer.turns(batch.positions))
   nothing = jnp.zeros((*row.shape, 0, *context[0].shape[2:]), x.dtype)
   own = (nothing, nothing)
-  x, hidden = at_rows(x), at_rows(features)
+  x, hidden = (anchors_lib.gather(y, row) for y in (x, features))
   out = []
   for step in range(num_steps):
     turns = layer.turns(position + step)

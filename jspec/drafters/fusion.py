@@ -13,10 +13,9 @@ concat is DFlash's (arXiv 2602.06036, section 3), layer_mix DFlare's (arXiv
 layers are worth capturing. w starts at -2 |c - depth of l|: every draft layer
 looks at its own depth of the target.
 
-Channels of a residual stream differ by orders of magnitude, and the few large
-ones would drown the rest. `calibrate` sets frozen scales beside the parameters
-under which all channels count alike, for the optimiser too; `saved` folds them
-in, so the architecture stays as published.
+`calibrate` sets frozen scales beside the parameters under which all channels
+count alike (`tap_scale`), for the optimiser too; `saved` folds them in, so the
+architecture stays as published.
 """
 
 import jax
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jspec.drafters import block_config, borrowed
+from jspec.drafters import base, block_config, borrowed
 from jspec.nn import layers
 from jspec.typing import Array, Float, Int, Key
 
@@ -105,9 +104,8 @@ class Fusion(nnx.Module):
     in the gain of the norm behind it, and what is added to the sum must be as
     large as the sum, channel by channel.
     """
-    size = np.maximum(np.median(np.abs(taps), axis=0), 1e-6)
     if self.proj is not None:
-      self.tap_scale[...] = jnp.asarray(1 / size, jnp.float32)
+      self.tap_scale[...] = tap_scale(taps)
     if self.mix is None:
       return
     weights = np.asarray(jax.nn.softmax(self.mix[...], axis=-1)).mean(axis=0)
@@ -132,6 +130,21 @@ class Fusion(nnx.Module):
     """The parameters by the names of `saved`."""
     own = {'context_norm': 'norm', 'context_proj': 'proj'}
     return {name: getattr(self, own.get(name, name)) for name in self.saved()}
+
+
+def live(batch: base.DraftBatch) -> Float[np.ndarray, 'S C Dt']:
+  """The taps of all tokens that are not padding."""
+  return np.asarray(batch.taps)[np.asarray(batch.segments) > 0]
+
+
+def tap_scale(taps: Float[np.ndarray, 'S C Dt']) -> Float[Array, 'C Dt']:
+  """One over the median size of every channel.
+
+  Channels of a residual stream differ by orders of magnitude; without a scale
+  the few large ones drown the rest in whatever matrix reads them.
+  """
+  size = np.median(np.abs(taps), axis=0)
+  return jnp.asarray(1 / np.maximum(size, 1e-6), jnp.float32)
 
 
 def mix_at_init(num_layers: int, num_taps: int) -> Float[Array, 'L C']:

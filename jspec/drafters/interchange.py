@@ -3,8 +3,9 @@
 
   config.json         model_type (the method), its keys, and whose it is: the
                       target's name and fingerprint
-  model.safetensors   the method's tensors, [out, in], in bfloat16; and
-                      draft_token_ids int32 [Vd] of a reduced vocabulary
+  model.safetensors   the method's tensors, [out, in], in bfloat16 (but for
+                      those whose rule says otherwise); and draft_token_ids
+                      int32 [Vd] of a reduced vocabulary
 
 Embedding and LM head are the target's and are not stored. Folders of other
 projects are turned into this form when they are read (`formats`); what they do
@@ -97,7 +98,9 @@ def save(
   for rule in method.rules(drafter.config):
     values = np.asarray(arrays[rule.leaf])[rule.box]
     values = values.T if rule.convert is names.transpose else values
-    tensors[rule.source] = safetensors.to_bfloat16(values)
+    if rule.is_rounded:
+      values = safetensors.to_bfloat16(values)
+    tensors[rule.source] = values
   if drafter.draft_token_ids is not None:
     tensors[_MAP] = np.asarray(drafter.draft_token_ids[...], np.int32)
   safetensors.write(folder, tensors, config)

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Cross-entropy over draft slots, and the acceptance it predicts.
+"""Weights of draft slots, means under them, and the acceptance they predict.
 
-  loss = sum_k w_k CE_k / sum_k w_k,     w_k = mask_k exp(-(k - 1) / gamma)
+  loss = sum_k w_k L_k / sum_k w_k,     w_k = mask_k exp(-(k - 1) / gamma)
 
 with k the depth of the slot (arXiv 2602.06036, section 4), or with weights that
-follow the drafter (D-PACE). Full logits [B, A, G, V] never exist:
-`kernels/linear_xent` takes value and gradient together, a chunk of anchors at a
-time.
+follow the drafter (D-PACE).
 """
 
 import jax
 import jax.numpy as jnp
 
-from jspec.kernels.linear_xent import api as linear_xent
-from jspec.typing import Array, Bool, Float, Int
+from jspec.typing import Array, Bool, Float
 
 
 def decay_weights(num_labels: int, gamma: float) -> Float[Array, 'G']:
@@ -38,31 +35,6 @@ def dpace_weights(
   smooth = jnp.where(counts, (1 - alpha) * chance + alpha, 1.0)
   reach = jnp.cumprod(smooth, axis=-1) * counts
   return jnp.flip(jnp.cumsum(jnp.flip(reach, -1), axis=-1), -1) * counts
-
-
-def cross_entropy(
-  hidden: Float[Array, 'B A G D'],
-  head: Float[Array, 'D V'],
-  labels: Int[Array, 'B A G'],
-  chunk: int,
-) -> tuple[Float[Array, 'B A G'], Bool[Array, 'B A G']]:
-  """-log softmax(hidden head)[label], and whether the label is the argmax.
-
-  Args:
-    hidden: slots after the final norm.
-    head: usually frozen; its gradient costs extra where it is wanted.
-    labels: columns of the head.
-    chunk: anchors of a row whose logits are held at once.
-  """
-  rows, _, num_labels, width = hidden.shape
-  out = linear_xent.linear_xent(
-    hidden.reshape(rows, -1, width),
-    head,
-    losses=('ce',),
-    labels=labels.reshape(rows, -1),
-    row_chunk=chunk * num_labels,
-  )
-  return out['ce'].reshape(labels.shape), out['is_hit'].reshape(labels.shape)
 
 
 def weighted_mean(

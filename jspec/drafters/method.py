@@ -6,7 +6,7 @@ through it and knows nothing else of the drafter.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from flax import nnx
@@ -15,6 +15,23 @@ from jspec import errors
 from jspec.checkpoints import names
 from jspec.drafters import borrowed
 from jspec.typing import Array, Key
+
+# Field of a config -> key in config.json, where all methods agree.
+KEYS = {
+  'width': 'hidden_size',
+  'ff_width': 'intermediate_size',
+  'num_heads': 'num_attention_heads',
+  'num_kv_heads': 'num_key_value_heads',
+  'head_width': 'head_dim',
+  'norm_eps': 'rms_norm_eps',
+  'rope_base': 'rope_theta',
+  'taps': 'target_layer_ids',
+  'target_width': 'target_hidden_size',
+  'target_num_layers': 'target_num_hidden_layers',
+  'vocab_size': 'vocab_size',
+  'num_draft_tokens': 'num_draft_tokens',
+  'draft_vocab_size': 'draft_vocab_size',
+}
 
 
 @runtime_checkable
@@ -76,25 +93,7 @@ class PlainMethod:
       for field in dataclasses.fields(self.config_class)
       if field.default is dataclasses.MISSING
     }
-    missing = sorted(needed - raw.keys())
-    if missing:
-      raise errors.UserError(
-        f'{where} does not say {", ".join(missing)}; add the keys, as the'
-        ' drafter was trained (no default is safe)'
-      )
-    unknown = sorted(raw.keys() - set(self.keys.values()))
-    if unknown:
-      raise errors.UserError(
-        f'{where}: unknown keys {", ".join(unknown)} for a {self.name} drafter'
-      )
-    fields = {
-      name: tuple(raw[key]) if isinstance(raw[key], list) else raw[key]
-      for name, key in self.keys.items()
-      if key in raw
-    }
-    size = fields.get('draft_vocab_size')
-    if size is not None and size == fields.get('vocab_size'):
-      fields['draft_vocab_size'] = None
+    fields = read(raw, self.keys, needed, self.name, where)
     return self.config_class(**fields)
 
   def to_json(self, config: Any) -> dict[str, Any]:
@@ -120,3 +119,44 @@ class PlainMethod:
     return self.drafter_class(
       config, loss_config or self.loss_class(), arrays, key
     )
+
+
+def read(
+  raw: Mapping[str, Any],
+  keys: Mapping[str, str],
+  needed: Collection[str],
+  name: str,
+  where: str,
+) -> dict[str, Any]:
+  """Fields of a config, from the keys of config.json.
+
+  Args:
+    raw: the keys; what belongs to the folder and not to the drafter is gone.
+    keys: field -> key, of all there may be.
+    needed: keys that must be there.
+    name: of the method, for messages.
+    where: the file.
+
+  Raises:
+    UserError: a key is missing or unknown.
+  """
+  missing = sorted(set(needed) - raw.keys())
+  if missing:
+    raise errors.UserError(
+      f'{where} does not say {", ".join(missing)}; add the keys, as the drafter'
+      ' was trained (no default is safe)'
+    )
+  unknown = sorted(raw.keys() - set(keys.values()))
+  if unknown:
+    raise errors.UserError(
+      f'{where}: unknown keys {", ".join(unknown)} for a {name} drafter'
+    )
+  fields = {
+    field: tuple(raw[key]) if isinstance(raw[key], list) else raw[key]
+    for field, key in keys.items()
+    if key in raw
+  }
+  size = fields.get('draft_vocab_size')
+  if size is not None and size == fields.get('vocab_size'):
+    fields['draft_vocab_size'] = None
+  return fields

@@ -20,14 +20,13 @@ State while decoding: the layer's key and value rows of committed tokens, made
 from the target's true states, and the last row's output.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jspec import tree
 from jspec.cache import paged
+from jspec.drafters import anchors as anchors_lib
 from jspec.drafters import (
   base,
   borrowed,
@@ -41,26 +40,20 @@ from jspec.drafters import (
   scratch,
   teacher,
 )
-from jspec.kernels.block_tree_attention import api as block_tree_attention
+from jspec.drafters import options as options_lib
 from jspec.kernels.linear_xent import api as linear_xent
 from jspec.nn import layers
 from jspec.typing import Array, Bool, Float, Int, Key
 
 Config = mtp_config.Config
 LossConfig = mtp_loss.LossConfig
-
-
-class State(NamedTuple):
-  """What decoding keeps: committed rows, and the last one's fed-back state."""
-
-  pages: paged.Pages
-  hidden: Float[Array, 'B D']
+OPTIONS = mtp_config.OPTIONS
+State = recurrent.State
 
 
 class MTP(nnx.Module):
   """An MTP drafter; implements `drafters.base.TrainableDrafter`."""
 
-  method = 'mtp'
   # The teacher's states are the drafter's own tap.
   needs_last = False
 
@@ -77,6 +70,7 @@ class MTP(nnx.Module):
       UserError: the borrowed arrays do not fit the config.
     """
     mtp_config.check_borrowed(config, arrays)
+    self.method = METHOD.name
     self.config = config
     self.loss_config = loss_config
     self.taps = config.taps
@@ -85,11 +79,7 @@ class MTP(nnx.Module):
     self.head = borrowed.Frozen(arrays.head)
     self.target_norm = borrowed.Frozen(arrays.final_norm)
     self.target_norm_eps = arrays.norm_eps
-    self.draft_token_ids = (
-      None
-      if arrays.draft_token_ids is None
-      else borrowed.Frozen(arrays.draft_token_ids)
-    )
+    self.draft_token_ids = borrowed.frozen(arrays.draft_token_ids)
     key_in, key_hidden, key_layer = jax.random.split(key, 3)
     shapes = mtp_config.array_shapes(config)
     self.enorm = nnx.Param(jnp.ones(shapes['enorm']))
@@ -99,18 +89,18 @@ class MTP(nnx.Module):
     self.hidden_proj = _matrix(key_hidden, shapes.get('hidden_proj'))
     # With the target's own width its head is the drafter's head.
     head = None if self.hidden_proj is None else arrays.target_head
-    self.target_head = None if head is None else borrowed.Frozen(head)
+    self.target_head = borrowed.frozen(head)
     self.layer = mtp_layer.Layer(
       config.layer, mtp_layer.random_arrays(config.layer, key_layer)
     )
 
   def set_options(self, **options) -> None:
-    """Changes how it decodes: fields of `mtp_config.OPTIONS`.
+    """Changes how it decodes: fields of `OPTIONS`.
 
     Raises:
       UserError: no such option, or a value that does not fit.
     """
-    self.config = config = mtp_config.with_options(self.config, options)
+    self.config = config = options_lib.replaced(self.config, OPTIONS, options)
     self.num_draft_tokens = config.tree_size or config.num_draft_tokens
 
   def leaves(self) -> dict[str, nnx.Param]:
@@ -176,10 +166,7 @@ class MTP(nnx.Module):
     self, batch: base.DraftBatch, rows: Int[Array, 'B A'] | None = None
   ) -> Float[Array, 'B A G D']:
     """What the head sees at every simulated step of some rows, or of all."""
-    if rows is None:
-      shape = batch.segments.shape
-      rows = jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
-    return mtp_steps.run(self, batch, rows)
+    return mtp_steps.run(self, batch, _or_all(rows, batch))[0]
 
   def loss(
     self, batch: base.DraftBatch, key: Key[Array, '']
@@ -203,8 +190,14 @@ class MTP(nnx.Module):
     counts: Bool[Array, 'B A G'],
     rows: Int[Array, 'B A'] | None = None,
   ) -> tuple[Float[Array, ''], dict[str, Array]]:
-    """The loss over the slots that `counts` names, of some rows or of all."""
-    config, hidden = self.loss_config, self.train_hidden(batch, rows)
+    """The loss over the slots that `counts` names, of some rows or of all.
+
+    `tokens_per_round` and the accuracies are those of a chain against the text;
+    with the target's argmax for labels, `teacher_tokens_per_round` is against
+    that.
+    """
+    config = self.loss_config
+    hidden, drafted = mtp_steps.run(self, batch, _or_all(rows, batch))
     head, columns = self.head[...], None
     if self.target_head is not None:
       head, columns = self.target_head[...], self.token_ids()
@@ -219,25 +212,30 @@ class MTP(nnx.Module):
 
     def behind(x):
       found = mtp_loss.window(x, batch.segments, 1, config.ttt_length)
-      return found if rows is None else mtp_loss.take(found, rows)
+      return found if rows is None else anchors_lib.gather(found, rows)
 
-    if not config.ground_truth and config.ce:
+    goal = labels.columns
+    if config.ce_of_teacher:
       choice = linear_xent.linear_argmax(
         states,
         head if columns is None else jnp.take(head, columns, axis=1),
         row_chunk=config.chunk,
       )
-      labels = labels._replace(columns=behind(choice))
+      goal = behind(choice)
     loss, metrics, is_hit = mtp_loss.compute(
       config,
       hidden,
       self.head[...],
-      labels.columns,
+      goal,
       counts,
       behind(states) if config.compared else None,
       head,
       columns,
     )
+    if config.ce_of_teacher:
+      agrees = losses.acceptance(is_hit & labels.inside, labels.exists)
+      metrics['teacher_tokens_per_round'] = agrees['tokens_per_round']
+      is_hit = drafted == labels.columns
     metrics |= losses.acceptance(is_hit & labels.inside, labels.exists)
     return loss, {'loss': loss, **metrics}
 
@@ -247,11 +245,9 @@ class MTP(nnx.Module):
     self, table: paged.PageTable, num_pages: int, page_size: int
   ) -> State:
     """An empty pool, and zeros behind nothing."""
-    c, dtype = self.config, self.eh_proj[...].dtype
-    pages = paged.init_pages(
-      1, num_pages, page_size, c.num_kv_heads, c.head_width, dtype
-    )
-    return State(pages, jnp.zeros((table.lengths.shape[0], c.width), dtype))
+    c = self.config
+    layer = (c.num_kv_heads, c.head_width, c.width, self.eh_proj[...].dtype)
+    return recurrent.empty_state(table, num_pages, page_size, *layer)
 
   def propose(
     self,
@@ -268,22 +264,12 @@ class MTP(nnx.Module):
       return scratch.empty(num_rows, num_scratch, state.pages)
 
     def run(memory, nodes):
-      first = nodes.level * nodes.tokens.shape[1]
-      positions = jnp.broadcast_to(
-        (table.lengths + nodes.level)[:, None], nodes.tokens.shape
-      )
+      positions = recurrent.positions(nodes, table)
       # No draft stands at position 0.
       x = self.inputs(nodes.tokens, nodes.hidden, positions < 0)
-      q, k, v = self.layer.before_attention(x, positions)
-      memory = scratch.write(memory, k, v, first)
-      mixed = scratch.attend(
-        q,
-        *memory,
-        nodes.ancestors,
-        state.pages,
-        table,
-        layer=0,
-        first=first,
+      heads = self.layer.before_attention(x, positions)
+      memory, mixed = recurrent.attend(
+        memory, *heads, nodes, state.pages, table
       )
       hidden, normed = self.outputs(self.layer.after_attention(x, mixed))
       return memory, hidden, self._logits(normed)
@@ -309,48 +295,33 @@ class MTP(nnx.Module):
     self, state: State, table: paged.PageTable, rows: base.Committed
   ) -> State:
     """Writes rows made of true states; runs the layer on the last one."""
-    num_rows, num_steps = rows.tokens.shape
-    steps = jnp.broadcast_to(jnp.arange(num_steps), rows.tokens.shape)
-    last = jnp.maximum(rows.num_rows - 1, 0)[:, None]
-    tokens = jnp.roll(rows.tokens, -1, axis=1)
-    tokens = jnp.where(steps == last, rows.next_token[:, None], tokens)
-    positions = table.lengths[:, None] + steps
+    positions = table.lengths[:, None] + jnp.arange(rows.tokens.shape[1])
     x = self.inputs(
-      tokens,
+      rows.following(),
       self.first_states(rows.taps),
       mtp_steps.is_zeroed(self, positions, 0),
     )
     q, k, v = self.layer.before_attention(x, positions)
-    # A row without a page shows in the target's own commit: same table.
-    pages, _ = paged.write(
-      state.pages, table, k[None], v[None], steps, rows.num_rows
+    pages, mixed = recurrent.write(
+      state.pages, table, rows, recurrent.at_last(q, rows), k, v
     )
-
-    def at_last(values):
-      index = last.reshape(num_rows, *(1,) * (values.ndim - 1))
-      return jnp.take_along_axis(values, index, axis=1)
-
-    # The last row sees itself as a node, and what is in the pages before it.
-    mixed = block_tree_attention.block_tree_attention(
-      *(at_last(heads) for heads in (q, k, v)),
-      pages.k,
-      pages.v,
-      layer=jnp.int32(0),
-      page_ids=table.page_ids,
-      lengths=jnp.maximum(table.lengths + rows.num_rows - 1, 0),
-      ancestors=tree.chain_words(num_rows, 1),
-    )
-    hidden, _ = self.outputs(self.layer.after_attention(at_last(x), mixed))
-    has_rows = rows.num_rows[:, None] > 0
-    return State(pages, jnp.where(has_rows, hidden[:, 0], state.hidden))
+    last = self.layer.after_attention(recurrent.at_last(x, rows), mixed)
+    return recurrent.newest(state, pages, self.outputs(last)[0], rows)
 
   def _logits(self, normed):
     return (normed @ self.head[...]).astype(jnp.float32)
 
   def token_ids(self) -> Int[Array, 'Vd'] | None:
     """Target ids of the head's columns; None for all."""
-    ids = self.draft_token_ids
-    return None if ids is None else ids[...]
+    return borrowed.value(self.draft_token_ids)
+
+
+def _or_all(rows, batch):
+  """The rows, or all there are."""
+  if rows is not None:
+    return rows
+  shape = batch.segments.shape
+  return jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
 
 
 def _matrix(key, shape):

@@ -7,11 +7,10 @@ among them.
 """
 
 import dataclasses
-from typing import Any
 
-from jspec import errors, tree
+from jspec import tree
 from jspec.checkpoints import names
-from jspec.drafters import borrowed, mtp_layer
+from jspec.drafters import borrowed, method, mtp_layer, options
 from jspec.nn import moe
 
 ALL = names.ALL
@@ -81,8 +80,9 @@ class Config:
   tree_width: int = 4
 
   def __post_init__(self):
+    need = options.need
     last = self.target_num_layers - 1
-    _need(self.taps == (last,), 'taps', self.taps, f'({last},), the last layer')
+    need(self.taps == (last,), 'taps', self.taps, f'({last},), the last layer')
     most = tree.MAX_NODES - 1
     for name, low in (
       ('num_draft_tokens', 1),
@@ -91,14 +91,14 @@ class Config:
       ('support', 1),
     ):
       value = getattr(self, name)
-      _need(low <= value <= most, name, value, f'{low}..{most}')
-    _need(
+      need(low <= value <= most, name, value, f'{low}..{most}')
+    need(
       self.num_heads % self.num_kv_heads == 0,
       'num_heads',
       self.num_heads,
       f'a multiple of num_kv_heads ({self.num_kv_heads})',
     )
-    _need(
+    need(
       self.zero_first_embedding in ZERO_FIRST,
       'zero_first_embedding',
       repr(self.zero_first_embedding),
@@ -106,9 +106,9 @@ class Config:
     )
     if self.num_experts:
       width = self.expert_ff_width
-      _need(width > 0, 'expert_ff_width', width, 'a width')
+      need(width > 0, 'expert_ff_width', width, 'a width')
     else:
-      _need(self.ff_width > 0, 'ff_width', self.ff_width, 'a width')
+      need(self.ff_width > 0, 'ff_width', self.ff_width, 'a width')
     _ = self.layer  # Refuses what the router does.
 
   @property
@@ -136,37 +136,8 @@ class Config:
 OPTIONS = ('num_draft_tokens', 'tree_size', 'tree_width', 'support')
 
 
-def with_options(config: Config, options: dict[str, Any]) -> Config:
-  """The config with other values for fields of `OPTIONS`.
-
-  Raises:
-    UserError: no such option, or a value that does not fit.
-  """
-  for name, value in options.items():
-    if name not in OPTIONS:
-      raise errors.UserError(
-        f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
-      )
-    _need(isinstance(value, int), name, repr(value), 'int')
-    config = dataclasses.replace(config, **{name: value})
-  return config
-
-
 # Field of Config -> key in config.json.
-CONFIG_KEYS = {
-  'width': 'hidden_size',
-  'ff_width': 'intermediate_size',
-  'num_heads': 'num_attention_heads',
-  'num_kv_heads': 'num_key_value_heads',
-  'head_width': 'head_dim',
-  'norm_eps': 'rms_norm_eps',
-  'rope_base': 'rope_theta',
-  'taps': 'target_layer_ids',
-  'target_width': 'target_hidden_size',
-  'target_num_layers': 'target_num_hidden_layers',
-  'vocab_size': 'vocab_size',
-  'num_draft_tokens': 'num_draft_tokens',
-  'draft_vocab_size': 'draft_vocab_size',
+CONFIG_KEYS = method.KEYS | {
   'qk_norm': 'qk_norm',
   'embedding_first': 'embedding_first',
   'input_postnorm': 'mtp_draft_input_postnorm',
@@ -235,7 +206,10 @@ def rules(config: Config) -> list[names.Rule]:
     names.Rule(f'{mlp}.experts_down_proj', 'experts_down'),
   ]
   if c.expert_bias:
-    table.append(names.Rule(f'{mlp}.expert_bias', 'expert_bias'))
+    # Rounded, it would choose other experts.
+    table.append(
+      names.Rule(f'{mlp}.expert_bias', 'expert_bias', is_rounded=False)
+    )
   if c.num_shared_experts:
     table += _gated(
       f'{mlp}.shared_mlp',
@@ -261,14 +235,7 @@ def check_borrowed(config: Config, arrays: borrowed.Borrowed) -> None:
   }
   if config.width != config.target_width:
     expected['target_head'] = (config.target_width, config.vocab_size)
-  for name, want in expected.items():
-    array = getattr(arrays, name)
-    have = None if array is None else array.shape
-    if have != want:
-      raise errors.UserError(
-        f'borrowed {name} has shape {have}, the drafter expects {want};'
-        ' is this the target it was made for?'
-      )
+  borrowed.check(arrays, **expected)
 
 
 def _norm(source, leaf):
@@ -294,8 +261,3 @@ def _gated(source, gate_up, down, width):
     *_side_by_side(sources, gate_up, [width, width]),
     _matrix(f'{source}.down_proj', down),
   ]
-
-
-def _need(holds, name, value, expected):
-  if not holds:
-    raise errors.UserError(f'{name}={value}: expected {expected}')

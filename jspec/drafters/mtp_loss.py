@@ -27,11 +27,10 @@ refused (the reference drops single-step losses when its KL factor is 0).
 import dataclasses
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jspec import errors
-from jspec.drafters import base, losses, vocab
+from jspec.drafters import anchors, base, distill, losses, vocab
 from jspec.kernels.linear_xent import api as linear_xent
 from jspec.typing import Array, Bool, Float, Int, Key
 
@@ -129,7 +128,12 @@ class LossConfig:
   @property
   def needs_teacher(self) -> bool:
     """Whether anything needs the target's law."""
-    return bool(self.compared) or bool(self.ce and not self.ground_truth)
+    return bool(self.compared) or self.ce_of_teacher
+
+  @property
+  def ce_of_teacher(self) -> bool:
+    """Whether the labels of the cross-entropy are the target's argmax."""
+    return self.ce > 0 and not self.ground_truth
 
 
 def following(
@@ -193,22 +197,10 @@ def sample(
 
   Where there are too few, row 0 stands in and has no label.
   """
-  has_label = labels.exists[..., 0]
-  length = has_label.shape[1]
-  scores = jax.random.uniform(key, has_label.shape)
-  count = min(num_anchors, length)
-  score, rows = jax.lax.top_k(jnp.where(has_label, scores, -1.0), count)
-  rows = jnp.sort(jnp.where(score >= 0, rows, length), axis=1)
-  is_real = rows < length
-  rows = jnp.where(is_real, rows, 0).astype(jnp.int32)
-  found = Labels(*(take(x, rows) for x in labels))
-  return rows, found._replace(exists=found.exists & is_real[..., None])
-
-
-def take(values: Array, rows: Int[Array, 'B A']) -> Array:
-  """`values` [B, S, ...] of the rows, [B, A, ...]."""
-  index = rows.reshape(*rows.shape, *(1,) * (values.ndim - 2))
-  return jnp.take_along_axis(values, index, axis=1)
+  drawn = anchors.draw(labels.exists[..., 0], num_anchors, key)
+  found = Labels(*(anchors.gather(x, drawn.index) for x in labels))
+  exists = found.exists & drawn.keep[..., None]
+  return drawn.index, found._replace(exists=exists)
 
 
 def compute(
@@ -265,44 +257,17 @@ def compute(
     / jnp.maximum(jnp.sum(counts, axis=(0, 1)), 1)
     for name, x in terms.items()
   }
-  chain = jnp.all(counts, axis=-1)
+  whole = jnp.all(counts, axis=-1, keepdims=True)
+  whole = jnp.broadcast_to(whole, counts.shape)
   if config.e2e_direct:
-    metrics['e2e_direct'] = direct(1 - terms['tv'], chain)
+    metrics['e2e_direct'] = distill.end_to_end(terms['tv'], whole)
     loss += config.e2e_direct * metrics['e2e_direct']
   if config.e2e_weighted:
-    metrics['e2e_weighted'] = weighted(
-      terms[config.e2e_term], 1 - terms['tv'], chain
+    metrics['e2e_weighted'] = distill.end_to_end_surrogate(
+      terms[config.e2e_term], terms['tv'], whole
     )
     loss += config.e2e_weighted * metrics['e2e_weighted']
   return loss, {**metrics, 'weight': jnp.sum(weights)}, out['is_hit']
-
-
-def direct(
-  alpha: Float[Array, '*rows G'], chain: Bool[Array, '*rows']
-) -> Float[Array, '']:
-  """1 - the expected share of accepted drafts, over the rows in `chain`."""
-  accepted = jnp.mean(jnp.cumprod(alpha, axis=-1), axis=-1)
-  return losses.weighted_mean(1 - accepted, chain.astype(alpha.dtype))
-
-
-def weighted(
-  values: Float[Array, '*rows G'],
-  alpha: Float[Array, '*rows G'],
-  chain: Bool[Array, '*rows'],
-) -> Float[Array, '']:
-  """sum_m W_m values_m, over the rows in `chain`; W has no gradient."""
-  alpha = jax.lax.stop_gradient(alpha)
-  num_steps = alpha.shape[-1]
-  reached = jnp.cumprod(alpha, axis=-1)
-  reached = jnp.concatenate(
-    [jnp.ones_like(alpha[..., :1]), reached[..., :-1]], axis=-1
-  )
-  behind = [jnp.ones_like(alpha[..., 0])]
-  for step in range(num_steps - 1, 0, -1):
-    behind.append(1 + alpha[..., step] * behind[-1])
-  weights = reached * jnp.stack(behind[::-1], axis=-1) / num_steps
-  total = jnp.sum(weights * values, axis=-1)
-  return losses.weighted_mean(total, chain.astype(alpha.dtype))
 
 
 def _kernel_losses(config):
@@ -325,9 +290,7 @@ def _terms(config, out):
   terms = {'ce': out['ce']} if config.ce else {}
   for name in config.compared:
     if name == 'lk':
-      alpha = jax.lax.stop_gradient(1 - found['tv'])
-      share = jnp.exp(-config.lk_eta * alpha)
-      terms['lk'] = share * found['kl'] + (1 - share) * found['tv']
+      terms['lk'] = distill.lk_hybrid(found['kl'], found['tv'], config.lk_eta)
     else:
       terms[name] = found[name]
   return terms

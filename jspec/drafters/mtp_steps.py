@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jspec.drafters import base, mtp_loss, vocab
+from jspec.drafters import anchors, base, mtp_loss, vocab
 from jspec.kernels.linear_xent import api as linear_xent
 from jspec.nn import prefix_attention
 from jspec.typing import Array, Bool, Float, Int
@@ -22,19 +22,22 @@ from jspec.typing import Array, Bool, Float, Int
 
 def run(
   drafter: Any, batch: base.DraftBatch, rows: Int[Array, 'B A']
-) -> Float[Array, 'B A G D']:
-  """What the head sees at every step of the rows given, by their index.
+) -> tuple[Float[Array, 'B A G D'], Int[Array, 'B A G']]:
+  """Every step of the rows given, by their index.
 
   Args:
     drafter: an `MTP`.
     batch: the sequences.
     rows: indices into the sequence; one of padding sees nothing but itself.
+
+  Returns:
+    What the head sees, and the column it likes best. What of the columns is not
+    used is not computed, under jit.
   """
   config, segments = drafter.loss_config, batch.segments
 
   def at_rows(x):
-    index = rows.reshape(*rows.shape, *(1,) * (x.ndim - 2))
-    return jnp.take_along_axis(x, index, axis=1)
+    return anchors.gather(x, rows)
 
   positions, own_segments = at_rows(batch.positions), at_rows(segments)
   states = drafter.first_states(batch.taps)
@@ -43,10 +46,13 @@ def run(
   q, k, v = drafter.layer.before_attention(x, batch.positions)
   context, x = (k, v), at_rows(x)
   q, keys, values = at_rows(q), [at_rows(k)], [at_rows(v)]
-  hidden = []
+  hidden, drafted = [], []
   for step in range(config.ttt_length):
     if step:
-      tokens = _next_tokens(drafter, batch, hidden[-1], at_rows, step)
+      if config.on_policy:
+        tokens = vocab.to_target(drafted[-1], drafter.token_ids())
+      else:
+        tokens = at_rows(mtp_loss.following(batch.tokens, segments, 1 + step))
       zeroed = is_zeroed(drafter, positions, step)
       x = drafter.inputs(tokens, states, zeroed)
       q, k, v = drafter.layer.before_attention(x, positions + step)
@@ -68,7 +74,12 @@ def run(
       drafter.layer.after_attention(x, mixed[:, :, 0])
     )
     hidden.append(normed)
-  return jnp.stack(hidden, axis=2)
+    drafted.append(
+      linear_xent.linear_argmax(
+        normed, drafter.head[...], row_chunk=config.chunk
+      )
+    )
+  return jnp.stack(hidden, axis=2), jnp.stack(drafted, axis=2)
 
 
 def is_zeroed(
@@ -79,15 +90,3 @@ def is_zeroed(
   if rule == 'never' or (rule == 'first_step' and step > 0):
     return jnp.zeros(positions.shape, bool)
   return positions == 0
-
-
-def _next_tokens(drafter, batch, hidden, at_rows, step):
-  """What a later step embeds: the drafter's argmax, or the data's token."""
-  config = drafter.loss_config
-  if not config.on_policy:
-    following = mtp_loss.following(batch.tokens, batch.segments, 1 + step)
-    return at_rows(following)
-  columns = linear_xent.linear_argmax(
-    hidden, drafter.head[...], row_chunk=config.chunk
-  )
-  return vocab.to_target(columns, drafter.token_ids())

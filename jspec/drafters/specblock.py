@@ -16,8 +16,6 @@ nothing; both then train. `specblock_layer` has the layers, `_attention` who
 sees whom, `_loss` the training and `_decode` the drafting.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +26,7 @@ from jspec.cache import paged
 from jspec.drafters import (
   base,
   borrowed,
+  fusion,
   method,
   rank_head,
   specblock_config,
@@ -35,6 +34,7 @@ from jspec.drafters import (
   specblock_layer,
   specblock_loss,
 )
+from jspec.drafters import options as options_lib
 from jspec.nn import layers
 from jspec.typing import Array, Float, Int, Key
 
@@ -71,10 +71,10 @@ class SpecBlock(nnx.Module):
     self.needs_last = loss_config.labels == 'teacher'
     self.embedding = borrowed.Frozen(arrays.embedding)
     self.teacher_head = borrowed.Frozen(arrays.head)
-    self.target_head = _frozen(arrays.target_head)
-    self.final_norm_of_target = _frozen(arrays.final_norm)
+    self.target_head = borrowed.frozen(arrays.target_head)
+    self.target_norm = borrowed.frozen(arrays.final_norm)
     self.target_norm_eps = arrays.norm_eps
-    self.draft_token_ids = _frozen(arrays.draft_token_ids)
+    self.draft_token_ids = borrowed.frozen(arrays.draft_token_ids)
     self.tap_scale = borrowed.Frozen(jnp.ones((len(c.taps), c.target_width)))
     keys = iter(jax.random.split(key, 6 + c.num_layers))
 
@@ -107,19 +107,8 @@ class SpecBlock(nnx.Module):
     Raises:
       UserError: no such option, or a value that does not fit.
     """
-    for name, value in options.items():
-      if name not in OPTIONS:
-        raise errors.UserError(
-          f'{name}: no option of this drafter; there are {", ".join(OPTIONS)}'
-        )
-      kind = type(getattr(self.config, name))
-      accepted = (tuple, list) if kind is tuple else kind
-      if not isinstance(value, accepted):
-        raise errors.UserError(f'{name}={value!r}: expected {kind.__name__}')
-      self.config = dataclasses.replace(self.config, **{name: kind(value)})
-    self.num_draft_tokens = (
-      self.config.tree_size or self.config.num_draft_tokens
-    )
+    self.config = config = options_lib.replaced(self.config, OPTIONS, options)
+    self.num_draft_tokens = config.tree_size or config.num_draft_tokens
 
   def split_layers(self) -> None:
     """Nothing to do: every layer has arrays of its own already."""
@@ -168,12 +157,7 @@ class SpecBlock(nnx.Module):
 
   def token_ids(self) -> Int[Array, 'Vd'] | None:
     """Target tokens of the head's columns; None for all."""
-    return None if self.draft_token_ids is None else self.draft_token_ids[...]
-
-  def target_norm(self) -> Float[Array, 'Dt'] | None:
-    """Gain of the target's final norm."""
-    norm = self.final_norm_of_target
-    return None if norm is None else norm[...]
+    return borrowed.value(self.draft_token_ids)
 
   def whole_head(self) -> Float[Array, 'Dt V']:
     """The target's head over its whole vocabulary."""
@@ -191,12 +175,9 @@ class SpecBlock(nnx.Module):
   def calibrate(self, batch: base.DraftBatch) -> None:
     """Scales every captured channel to its median size in `batch`.
 
-    Else the few large channels of a residual stream drown the rest. `saved`
-    folds the scale into `condition_proj`.
+    `saved` folds the scale into `condition_proj`.
     """
-    taps = np.asarray(batch.taps)[np.asarray(batch.segments) > 0]
-    size = np.median(np.abs(taps), axis=0)
-    self.tap_scale[...] = jnp.asarray(1 / np.maximum(size, 1e-6), jnp.float32)
+    self.tap_scale[...] = fusion.tap_scale(fusion.live(batch))
 
   def loss(
     self, batch: base.DraftBatch, key: Key[Array, '']
@@ -262,25 +243,14 @@ class SpecBlock(nnx.Module):
     return specblock_decode.commit(self, state, table, rows)
 
 
-def _frozen(array):
-  return nnx.data(None) if array is None else borrowed.Frozen(array)
-
-
 def _check_borrowed(config, arrays):
   size = config.draft_vocab_size
-  ids = arrays.draft_token_ids
-  width = config.target_width
-  shapes = (
-    (arrays.embedding.shape, (config.vocab_size, width), 'embedding'),
-    (arrays.head.shape, (width, config.num_columns), 'head'),
-    (None if ids is None else ids.shape, size and (size,), 'draft_token_ids'),
+  borrowed.check(
+    arrays,
+    embedding=(config.vocab_size, config.target_width),
+    head=(config.target_width, config.num_columns),
+    draft_token_ids=size and (size,),
   )
-  for shape, expected, name in shapes:
-    if shape != expected:
-      raise errors.UserError(
-        f'borrowed {name} has shape {shape}, the drafter expects {expected};'
-        ' is this the target it was made for?'
-      )
 
 
 METHOD = method.PlainMethod(

@@ -9,7 +9,7 @@ import dataclasses
 
 from jspec import errors, tree
 from jspec.checkpoints import names
-from jspec.drafters import rank_head
+from jspec.drafters import method, options, rank_head
 from jspec.nn import rope
 from jspec.trees import multi_slot
 
@@ -104,10 +104,7 @@ class Config:
     self._need('tree_starts', 1 <= self.tree_starts <= 32, '1 to 32')
 
   def _need(self, name, holds, expected):
-    if not holds:
-      raise errors.UserError(
-        f'{name}={getattr(self, name)}: expected {expected}'
-      )
+    options.need(holds, name, getattr(self, name), expected)
 
   @property
   def num_columns(self) -> int:
@@ -140,23 +137,11 @@ OPTIONS = (
   'class_widths',
 )
 
-CONFIG_KEYS = {
-  'width': 'hidden_size',
-  'ff_width': 'intermediate_size',
+# Field of `Config` -> key in config.json.
+CONFIG_KEYS = method.KEYS | {
   'num_layers': 'num_hidden_layers',
-  'num_heads': 'num_attention_heads',
-  'num_kv_heads': 'num_key_value_heads',
-  'head_width': 'head_dim',
-  'norm_eps': 'rms_norm_eps',
-  'rope_base': 'rope_theta',
-  'taps': 'target_layer_ids',
-  'target_width': 'target_hidden_size',
-  'target_num_layers': 'target_num_hidden_layers',
-  'vocab_size': 'vocab_size',
   'block_size': 'block_size',
-  'num_draft_tokens': 'num_draft_tokens',
   'label_shift': 'label_shift',
-  'draft_vocab_size': 'draft_vocab_size',
   'support': 'support',
   'tree_size': 'tree_size',
   'tree_blocks': 'tree_blocks',
@@ -207,10 +192,7 @@ class LossConfig:
         f'False with num_anchors={self.num_anchors}: it wants all rows (0)',
       ),
     ):
-      if not holds:
-        raise errors.UserError(
-          f'{name}={getattr(self, name)}: expected {expected}'
-        )
+      options.need(holds, name, getattr(self, name), expected)
 
 
 def choose_taps(num_layers: int) -> tuple[int, int, int]:

@@ -98,10 +98,7 @@ def commit(
 
   Long chunks go in several passes, each of which sees the ones before.
   """
-  size = rows.tokens.shape[1]
-  is_last = jnp.arange(size) == rows.num_rows[:, None] - 1
-  following = jnp.roll(rows.tokens, -1, axis=1)
-  following = jnp.where(is_last, rows.next_token[:, None], following)
+  size, following = rows.tokens.shape[1], rows.following()
   most = max(1, _MOST_NODES // drafter.config.block_size)
   for start in range(0, size, most):
     part = slice(start, start + most)

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jspec.drafters import anchors as anchors_lib
 from jspec.drafters import (
   base,
+  borrowed,
   losses,
   rank_head,
   specblock_attention,
@@ -106,11 +107,11 @@ def labels(
   index = rows.index[..., None] + 2 + offset + jnp.arange(num_slots)
   exists = rows.keep[..., None] & (index < length)
   index = jnp.minimum(index, length - 1)
-  document = jnp.take_along_axis(batch.segments, rows.index, axis=1)
+  document = anchors_lib.gather(batch.segments, rows.index)
   here = anchors_lib.gather(batch.segments, index) == document[..., None]
   others = jnp.cumsum(~batch.is_answer, axis=1)
   before = jnp.minimum(rows.index + 1, length - 1)
-  before = jnp.take_along_axis(others, before, axis=1)[..., None]
+  before = anchors_lib.gather(others, before)[..., None]
   is_run = anchors_lib.gather(others, index) == before
   exists &= here & is_run & (document > 0)[..., None]
   return index, exists
@@ -123,12 +124,16 @@ def targets(drafter, batch: base.DraftBatch) -> Targets:
   if drafter.loss_config.labels == 'text':
     return Targets(text, is_inside, None, text, is_inside)
   states = teacher.states(
-    batch.last, drafter.target_norm(), drafter.target_norm_eps, 'SpecBlock'
+    batch.last,
+    borrowed.value(drafter.target_norm),
+    drafter.target_norm_eps,
+    'SpecBlock',
   )
-  _, best = top_columns.top(
-    states, drafter.whole_head(), 1, drafter.loss_config.chunk * 4
+  row_chunk = drafter.loss_config.chunk * drafter.config.block_size
+  best = linear_xent.linear_argmax(
+    states, drafter.whole_head(), row_chunk=row_chunk
   )
-  columns, inside = vocab.to_draft(best[..., 0], ids)
+  columns, inside = vocab.to_draft(best, ids)
   return Targets(columns, inside, states, text, is_inside)
 
 
@@ -144,16 +149,17 @@ def states(
     batch.positions,
     specblock_attention.train_first(batch.segments),
   )
-  found = [_choose(first, index)]
-  earlier = [[(_choose(k, index), _choose(v, index)) for k, v in rows]]
-  positions = jnp.take_along_axis(batch.positions, index, axis=1)
+  found = [anchors_lib.gather(first, index)]
+  earlier = [
+    [tuple(anchors_lib.gather(x, index) for x in layer) for layer in rows]
+  ]
+  positions = anchors_lib.gather(batch.positions, index)
   offset = jnp.int32(0)
   for block in range(1, drafter.loss_config.num_blocks):
     counts = [draws.counts[i] for i in range(block)]
     offset = offset + counts[-1]
     condition = jnp.take(found[-1], counts[-1] - 1, axis=2)
-    fed = _later(batch.tokens, 1 + offset)
-    fed = jnp.take_along_axis(fed, index, axis=1)
+    fed = anchors_lib.gather(_later(batch.tokens, 1 + offset), index)
     hidden, made = specblock_layer.run(
       drafter.layers,
       drafter.config,
@@ -273,12 +279,12 @@ def _cross_entropy(drafter, flat, columns, law, index, row_chunk):
       labels=columns.reshape(rows, -1),
       row_chunk=row_chunk,
     )['ce']
-  at = index.reshape(rows, -1, 1) - 1
+  before = index.reshape(rows, -1) - 1
   return linear_xent.linear_xent(
     flat,
     drafter.head[...],
     losses=('kl',),
-    teacher_hidden=jnp.take_along_axis(law, at, axis=1),
+    teacher_hidden=anchors_lib.gather(law, before),
     teacher_head=drafter.teacher_head[...],
     row_chunk=row_chunk,
   )['kl']
@@ -288,9 +294,3 @@ def _later(tokens, offset):
   """The token `offset` behind every token; at the end the last one."""
   index = jnp.arange(tokens.shape[1]) + offset
   return jnp.take(tokens, jnp.minimum(index, tokens.shape[1] - 1), axis=1)
-
-
-def _choose(values, index):
-  """Rows `index` [B, A] of [B, S, ...]."""
-  at = index.reshape(*index.shape, *(1,) * (values.ndim - 2))
-  return jnp.take_along_axis(values, at, axis=1)

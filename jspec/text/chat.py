@@ -9,12 +9,16 @@ Server and training data share this file, so a mask and a prompt never differ.
 import dataclasses
 import datetime
 import functools
+import hashlib
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
 import jinja2.sandbox
 
 from jspec import errors
@@ -36,7 +40,7 @@ class ChatTemplate:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
       trim_blocks=True,
       lstrip_blocks=True,
-      extensions=['jinja2.ext.loopcontrols'],
+      extensions=['jinja2.ext.loopcontrols', _GenerationMarks],
     )
     environment.filters['tojson'] = _tojson
     environment.globals['raise_exception'] = _raise_exception
@@ -75,6 +79,21 @@ class ChatTemplate:
       ) from error
 
 
+class _GenerationMarks(jinja2.ext.Extension):
+  """Reads over `{% generation %}`, which some templates put around answers.
+
+  What lies between the marks stays. They are not needed to find an answer, and
+  with marks in the wrong place a mask would be wrong in silence.
+  """
+
+  tags = frozenset({'generation'})
+
+  def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+    """Returns what the marks enclose."""
+    next(parser.stream)
+    return parser.parse_statements(('name:endgeneration',), drop_needle=True)
+
+
 def from_hf_folder(path: str | pathlib.Path) -> ChatTemplate | None:
   """Returns the template of a checkpoint folder, or None if it has none."""
   folder = pathlib.Path(path)
@@ -103,6 +122,17 @@ def from_gguf(
   return ChatTemplate(
     source, tokenizer.token(tokenizer.bos_id), tokenizer.token(eos_id)
   )
+
+
+def fingerprint(template: ChatTemplate | None) -> str:
+  """Short hash of a template's source, '' for none.
+
+  Stores of taps and drafters carry the one they were made with: the same
+  conversation under another template is another text.
+  """
+  if template is None:
+    return ''
+  return hashlib.sha256(template.source.encode()).hexdigest()[:16]
 
 
 def answer_mask(

@@ -97,18 +97,13 @@ def block(
     draft_token_ids: the reduced vocabulary or None.
     key: of the weights.
   """
+  _check_mask(loaded, options.get('mask_token_id'))
   chosen = config_lib.build(BlockOptions, options, 'drafter.options')
   target = loaded.model
   like = target.config
   taps = chosen.taps or block_config.choose_taps(
     target.num_layers, chosen.num_taps
   )
-  if chosen.mask_token_id in loaded.stop_ids:
-    # Loading would refuse the trained drafter: see `interchange.load`.
-    raise errors.UserError(
-      f'drafter.options.mask_token_id {chosen.mask_token_id} ends answers of'
-      ' the target: give a token that no text uses'
-    )
   unknown = sorted(chosen.parts.keys() - set(method.parts))
   if unknown:
     raise errors.UserError(
@@ -139,6 +134,21 @@ def block(
   )
   arrays = borrowed.from_target(target, draft_token_ids)
   return method.make(config, chosen.loss, arrays, key)
+
+
+def _check_mask(loaded, token_id):
+  """Refuses what `interchange.load` would, and a mask token that is a guess."""
+  tokenizer = loaded.tokenizer
+  special = {*loaded.stop_ids, tokenizer and tokenizer.bos_id} - {None}
+  if token_id is None:
+    said = f'is not set, and none is known for {loaded.name}'
+  elif token_id in special:
+    said = f'{token_id} begins or ends texts of {loaded.name}'
+  else:
+    return
+  raise errors.UserError(
+    f'drafter.options.mask_token_id {said}: give a token that no text uses'
+  )
 
 
 def dflash(*args) -> Any:

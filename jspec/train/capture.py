@@ -19,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from jspec.data import examples, features, packing
+from jspec.text import chat
 
 
 def capture(
@@ -79,19 +80,12 @@ def settings_for(
     taps=tuple(taps),
     width=loaded.model.width,
     is_pre_norm=True,
-    template=template_hash(loaded.template),
+    template=chat.fingerprint(loaded.template),
     dtype=dtype,
     documents=examples.fingerprint(documents),
     num_documents=len(documents),
     shard_len=shard_len,
   )
-
-
-def template_hash(template: Any) -> str:
-  """Short hash of a chat template's source; '' without a template."""
-  if template is None:
-    return ''
-  return examples.text_hash(template.source)
 
 
 def _encode(graphdef, taps, dtype, state, tokens, positions, segments):

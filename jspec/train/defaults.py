@@ -8,7 +8,8 @@ import ml_collections
 
 from jspec import config as config_lib
 
-# A token no text uses stands for "not drafted yet".
+# A token no text uses stands for "not drafted yet". A target that is not here
+# must be given one: a guess could be padding, or a word.
 MASK_TOKEN_ID = {'smollm2_135m': 16}
 
 
@@ -87,7 +88,7 @@ def block(arg: ml_collections.ConfigDict, **changes) -> dict:
   options = {
     'num_layers': 1 if arg.smoke else 2,
     'num_taps': 2 if arg.smoke else 5,
-    'mask_token_id': MASK_TOKEN_ID.get(arg.target, 0),
+    'mask_token_id': MASK_TOKEN_ID.get(arg.target),
     'block_size': 8,
     'label_shift': 0,
     'loss': {'num_anchors': 8 if arg.smoke else 64, 'mix': {'ce': 1.0}},

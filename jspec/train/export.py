@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jspec import provenance
-from jspec.train import capture
+from jspec.text import chat
 
 
 def save(
@@ -35,7 +35,7 @@ def save(
     drafter,
     target_name=loaded.name,
     target_fingerprint=loaded.fingerprint,
-    template=capture.template_hash(loaded.template),
+    template=chat.fingerprint(loaded.template),
   )
   provenance.write(partial / 'provenance.json', step=step, target=loaded.name)
   if folder.exists():

@@ -21,7 +21,11 @@ NAMES = [entry.name for entry in entries.entries(30, 16)]
 def loaded():
   model = toy.target(num_layers=9)
   return types.SimpleNamespace(
-    name='smollm2_135m', model=model, stop_ids=(2,), fingerprint='f'
+    name='smollm2_135m',
+    model=model,
+    tokenizer=None,
+    stop_ids=(2,),
+    fingerprint='f',
   )
 
 

@@ -58,7 +58,11 @@ def test_help_answers_at_once():
 
 
 @pytest.mark.parametrize(
-  'program', ['demo', 'generate', 'train', 'evals', 'bench', 'data']
+  'program',
+  [
+    *('demo', 'generate', 'train', 'evals', 'bench', 'data', 'bakeoff'),
+    *('doctor', 'export', 'import'),
+  ],
 )
 def test_program_is_a_module_too(program):
   done = run(f'jspec.{program}', '--help')

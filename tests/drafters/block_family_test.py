@@ -29,6 +29,7 @@ from jspec.drafters import (
 )
 from jspec.nn import layers
 from jspec.testing import drafter_suite, toy
+from tests.drafters import walk
 
 LENGTH = 20
 SHIFTED = {'label_shift': 1, 'num_draft_tokens': 4}
@@ -125,19 +126,20 @@ def test_training_equals_serving_with_the_same_forced_tokens(member, target):
   hidden, states = _states(member, batch, _at(4, index))
   served = _serve(member, batch, index)
   np.testing.assert_allclose(served, hidden[:, 1], atol=1e-5)
-  step, carry = block_steps.build(member, served)
+  tokens = batch.tokens[:, index : index + 3]
+  source = block_steps.build(member, served, tokens[:, 0])
+  laws = walk.laws(source, tokens[:, 1 : served.shape[1]], target.vocab_size)
   head = member.head[...]
   if member.token_head is not None:
     head = member.token_head.matrix(head)
   logits = states[:, 1] @ head
-  for depth in range(min(3, served.shape[1])):
-    before = batch.tokens[:, index + depth][:, None]
-    found, carry = step(jnp.asarray(depth), before, carry, target.vocab_size)
+  for depth, found in enumerate(laws):
+    before = tokens[:, depth : depth + 1]
     want = jax.nn.log_softmax(logits[:, depth])
     if member.selector is not None:
       want = _selected(member, served[:, depth], logits[:, depth], before)
-    want = np.take_along_axis(np.asarray(want), found.ids[:, 0], axis=-1)
-    np.testing.assert_allclose(found.log_probs[:, 0], want, atol=1e-4)
+    want = np.take_along_axis(np.asarray(want), found.ids, axis=-1)
+    np.testing.assert_allclose(found.log_probs, want, atol=1e-4)
 
 
 def _selected(drafter, hidden, logits, before):
@@ -196,11 +198,9 @@ def test_parts_start_as_the_identity(target):
     got = states @ head
     np.testing.assert_allclose(got, want @ child.head[...], atol=1e-6)
     if child.selector is not None:
-      found, _ = block_steps.build(child, hidden[:, 0])[0](
-        jnp.asarray(0), batch.tokens[:, 4:5], None, 1
-      )
+      source = block_steps.build(child, hidden[:, 0], batch.tokens[:, 4])
       best = np.argmax(want[:, 0, 0] @ child.head[...], axis=-1)
-      np.testing.assert_array_equal(found.ids[:, 0, 0], best)
+      np.testing.assert_array_equal(source.root(1).ids[:, 0], best)
 
 
 def block_method_of(fields, arrays, key):

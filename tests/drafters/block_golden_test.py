@@ -19,7 +19,7 @@ from jspec.drafters import (
   objective,
   token_head,
 )
-from tests.drafters import goldens
+from tests.drafters import goldens, walk
 
 LOSS = block_loss.LossConfig(mix=objective.Mix(chunk=2))
 OF_DSPARK = block_loss.LossConfig(
@@ -135,13 +135,13 @@ def test_steps_of_decoding_equal_the_reference(name):
   at = int(goldens.common()['infer_anchor'])
   token = jnp.asarray(goldens.common()['input_ids'][:, at])
   hidden = jnp.asarray(golden['infer_draft_hidden'][:, 1:])
-  step, carry = block_steps.build(drafter, hidden)
-  for depth in range(3):
-    found, carry = step(jnp.asarray(depth), token[:, None], carry, 256)
-    want = jax.nn.log_softmax(golden['infer_seq_logits'][:, depth])
-    want = np.take_along_axis(np.asarray(want), found.ids[:, 0], axis=-1)
-    np.testing.assert_allclose(found.log_probs[:, 0], want, atol=1e-4)
-    token = found.ids[:, 0, 0]
+  logits = golden['infer_seq_logits']
+  greedy = jnp.asarray(logits[:, :2].argmax(-1), jnp.int32)
+  source = block_steps.build(drafter, hidden, token)
+  for depth, found in enumerate(walk.laws(source, greedy, 256)):
+    want = np.asarray(jax.nn.log_softmax(logits[:, depth]))
+    want = np.take_along_axis(want, found.ids, axis=-1)
+    np.testing.assert_allclose(found.log_probs, want, atol=1e-4)
 
 
 def test_dfly_without_its_correction_equals_the_reference():

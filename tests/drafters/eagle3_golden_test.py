@@ -127,7 +127,7 @@ def test_training_forward_equals_the_reference(name):
 def test_loss_equals_the_reference_under_its_mask(name):
   drafter, common, golden = _load(name)
   _, hidden, _ = _hidden(name)
-  states, head = common['last_hidden_postnorm'], drafter.teacher_head[...]
+  states, head = common['last_hidden_postnorm'], drafter.target_head[...]
 
   def shifted(x, count):
     return np.concatenate([x[:, count:], np.zeros_like(x[:, :count])], axis=1)

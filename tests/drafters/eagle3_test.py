@@ -174,8 +174,8 @@ def test_only_own_weights_are_parameters(target):
   assert {path[-1] for path, _ in nnx.to_flat_state(rest)} == {
     'embedding',
     'tap_scale',
-    'teacher_head',
-    'teacher_norm',
+    'target_head',
+    'target_norm',
   }
 
 

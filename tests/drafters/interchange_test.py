@@ -14,6 +14,7 @@ from flax import nnx
 from jspec import errors
 from jspec.drafters import base, interchange
 from jspec.testing import toy
+from tests.drafters import small_mtp
 
 DRAFT_IDS = np.arange(0, 60, 3)
 
@@ -103,6 +104,19 @@ def test_every_tensor_is_stored_once_in_bfloat16_and_nothing_borrowed(saved):
   assert sum(t.size for t in tensors.values()) == sum(
     x.size for x in jax.tree.leaves(parameters)
   )
+
+
+def test_what_chooses_experts_is_not_rounded(target, tmp_path):
+  drafter = small_mtp.drafter(target, **small_mtp.EXPERTS)
+  interchange.save(
+    tmp_path, drafter, target_name='toy', target_fingerprint='f00'
+  )
+  loaded = _load(tmp_path, target)
+  bias, other = (x.leaves()['expert_bias'][...] for x in (drafter, loaded))
+  np.testing.assert_array_equal(other, bias)
+  # The control: it has digits to lose, and the rest lost theirs.
+  assert np.any(bias.astype(jnp.bfloat16) != bias)
+  assert np.any(loaded.eh_proj[...] != drafter.eh_proj[...])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jspec.drafters import base, mtp_loss
+from jspec.drafters import anchors, base, mtp_loss
 from jspec.testing import toy
 from tests.drafters import small_mtp
 
@@ -38,7 +38,7 @@ def test_a_row_alone_equals_the_row_among_all(target, on_policy):
   rows = jnp.asarray([[1, 4, 9], [0, 8, 12]], jnp.int32)
   some = jax.jit(lambda d: d.train_hidden(batch, rows))(drafter)
   every = jax.jit(lambda d: d.train_hidden(batch))(drafter)
-  np.testing.assert_allclose(some, mtp_loss.take(every, rows), atol=1e-5)
+  np.testing.assert_allclose(some, anchors.gather(every, rows), atol=1e-5)
 
 
 def test_as_many_rows_as_there_are_give_the_loss_of_all(target):
@@ -74,7 +74,7 @@ def test_drawn_rows_have_labels_and_depend_on_the_key(target):
   assert np.all(np.asarray(found.exists)[..., 0])
   assert np.all(np.diff(rows, axis=1) > 0)
   np.testing.assert_array_equal(
-    found.columns, mtp_loss.take(labels.columns, rows)
+    found.columns, anchors.gather(labels.columns, rows)
   )
   other, _ = mtp_loss.sample(labels, 4, jax.random.key(1))
   assert np.any(np.asarray(rows) != np.asarray(other))

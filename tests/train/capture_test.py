@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Captured taps belong to their own document, however it was batched."""
+
+import jax
+import numpy as np
+
+from jspec.data import examples, features
+from jspec.train import capture
+from tests.train import tiny
+
+PREFIX = 6
+# Of six documents, all of which begin alike; two are equal but for the last.
+LENGTHS = (8, 12, 9, 12, 7, 10)
+TAPS = (0, 3)
+
+
+def documents():
+  rng = np.random.default_rng(0)
+  prefix = rng.integers(0, tiny.VOCAB, PREFIX)
+  found = []
+  for i, length in enumerate(LENGTHS):
+    tail = rng.integers(0, tiny.VOCAB, length - PREFIX)
+    tokens = np.concatenate([prefix, tail]).astype(np.int32)
+    found.append(examples.Document(f'd{i}', tokens, np.arange(length) >= 4))
+  last = found[1].tokens.copy()
+  last[-1] = (last[-1] + 1) % tiny.VOCAB
+  found[3] = examples.Document('d3', last, found[1].is_answer)
+  return found
+
+
+def stored(loaded, folder, found, num_rows):
+  settings = capture.settings_for(loaded, found, taps=TAPS, dtype='float32')
+  capture.capture(
+    loaded.model,
+    found,
+    folder,
+    settings,
+    row_len=24,
+    num_rows=num_rows,
+    on_progress=tiny.silent,
+  )
+  store = features.Store(
+    folder, target='tiny', fingerprint='tiny0', taps=TAPS, template=''
+  )
+  for number, document in enumerate(found):
+    record = store[number]
+    np.testing.assert_array_equal(record['tokens'], document.tokens)
+    assert record['taps'].shape == (len(document), len(TAPS), 16)
+  return [store[number]['taps'] for number in range(len(found))]
+
+
+def test_alone_in_batches_and_again_it_is_the_same(tmp_path):
+  loaded, found = tiny.loaded(), documents()
+  with jax.default_matmul_precision('highest'):
+    alone = [
+      stored(loaded, tmp_path / f'alone{i}', [document], 1)[0]
+      for i, document in enumerate(found)
+    ]
+    batch = stored(loaded, tmp_path / 'batch', found, 2)
+    again = stored(loaded, tmp_path / 'again', found, 2)
+  for one, many, more in zip(alone, batch, again, strict=True):
+    np.testing.assert_allclose(many, one, atol=1e-5)
+    np.testing.assert_array_equal(more, many)
+  # A shared prefix has shared states, and what differs does.
+  np.testing.assert_allclose(batch[0][:PREFIX], batch[5][:PREFIX], atol=1e-5)
+  np.testing.assert_allclose(batch[1][:-1], batch[3][:-1], atol=1e-5)
+  assert np.abs(batch[1][-1] - batch[3][-1]).max() > 1e-3
