@@ -11,6 +11,7 @@ rest from the results that are there.
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 from jspec import errors, loading
 from jspec.bakeoff import entries as entries_lib
+from jspec.checkpoints import safetensors
 from jspec.data import sources
 from jspec.decode import sampling
 from jspec.evals import acceptance
@@ -179,19 +181,9 @@ def _one(entry, loaded, prompts, workdir, chosen, on_message):
 
 def _num_params(folder):
   """Parameters of an exported drafter."""
-  from jspec.checkpoints import safetensors
-
   source = safetensors.SafetensorsFolder(folder)
-  sizes = [
-    int(_product(source.shape(name)))
+  return sum(
+    math.prod(source.shape(name))
     for name in source.names()
     if name != 'draft_token_ids'
-  ]
-  return sum(sizes)
-
-
-def _product(shape):
-  size = 1
-  for length in shape:
-    size *= length
-  return size
+  )

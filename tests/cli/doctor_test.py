@@ -68,6 +68,7 @@ def test_bad_flags_are_refused(refused, checkpoint):
   assert '--layout' in refused('doctor', checkpoint, '--layout', 'ours')
 
 
+@pytest.mark.slow
 def test_measured_acceptance_is_shown_by_depth(
   capsys, decodes, checkpoint, target, tmp_path
 ):

@@ -57,7 +57,17 @@ def target():
   return toy.target()
 
 
-@pytest.fixture(params=MEMBERS, scope='module')
+# Together they have every kind of part; the others run with the slow tests.
+FAST = ('dflash_windows', 'dfly', 'dspark_rnn')
+
+
+@pytest.fixture(
+  params=[
+    pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
+    for name in MEMBERS
+  ],
+  scope='module',
+)
 def member(request, target):
   method, changes = MEMBERS[request.param]
   return toy.drafter(target, method=method, **changes)

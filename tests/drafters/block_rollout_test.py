@@ -66,6 +66,7 @@ def test_proposals_are_those_of_decoding(target, method):
     np.testing.assert_array_equal(tokens[:, block], want)
 
 
+@pytest.mark.slow
 def test_the_target_judges_proposals_as_if_it_had_read_them(target):
   drafter = toy.drafter(target, loss_config=LOSS)
   batch = _batch(target)
@@ -80,7 +81,7 @@ def test_the_target_judges_proposals_as_if_it_had_read_them(target):
     np.testing.assert_allclose(hidden[row, block], want[0, at:], atol=1e-4)
 
 
-@pytest.mark.parametrize('method', [dflash.METHOD, dfly.METHOD])
+@pytest.mark.parametrize('method', [dfly.METHOD])
 def test_term_is_added_and_reaches_the_drafter(target, method):
   judge, state = _judge(target)
   batch = _batch(target)
@@ -134,6 +135,7 @@ def test_a_row_without_anchors_has_no_term(target):
   )
 
 
+@pytest.mark.slow
 def test_trains_online(tmp_path):
   tiny.train(
     tmp_path,

@@ -222,6 +222,7 @@ def test_what_it_cannot_be_is_refused(target, changes, message):
     small_d2sd.drafter(target, **changes)
 
 
+@pytest.mark.slow
 def test_layers_apart_say_the_same(target):
   drafter = small_d2sd.drafter(target, shared=False)
   batch = small_d2sd.batch(target)

@@ -102,6 +102,7 @@ def test_logits_of_the_prefix_have_no_gradient_in_any_term(weights):
   assert np.all(size[~is_given] > 1e-5)
 
 
+@pytest.mark.slow
 def test_an_offset_is_the_loss_of_the_rest_of_the_block():
   """Blocks that are all given l tokens, against blocks of G - l slots."""
   rng = np.random.default_rng(1)
@@ -187,6 +188,7 @@ def test_slots_hold_the_prefix_and_masks(target):
     np.testing.assert_array_equal(found[row, i], embedding[jnp.asarray(want)])
 
 
+@pytest.mark.slow
 def test_without_prefixes_it_trains_a_dflash(target):
   """Loss, metrics and every gradient; with prefixes it does not."""
   mix = objective.Mix(ce=0.5, l1=0.5, chunk=4)
@@ -217,6 +219,7 @@ def test_what_is_measured_is_a_first_block(target):
     np.testing.assert_allclose(metrics[name], want[name], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_first_drafter_of_its_own_keeps_its_loss(target):
   drafter = small_d2sd.drafter(target, shared=False)
   batch, key = small_d2sd.batch(target), jax.random.key(2)

@@ -133,6 +133,7 @@ def _accepted(draft, texts):
   return np.asarray(found)
 
 
+@pytest.mark.slow
 def test_branches_pay_and_never_accept_less_and_a_sample_is_overfit(target):
   """Round by round on the same text, half trained and overfit."""
   seen, held_out = _forks(target, 4, 0), _forks(target, 4, 1)

@@ -5,13 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
-from flax import nnx
 
 from jspec.cache import paged
 from jspec.drafters import anchors, base, block_loss, interchange, objective
 from jspec.nn import layers
 from tests import shared_data
+from tests.drafters import goldens
 
 FINGERPRINT = 'qwen3-tiny'
 EXTRA = {
@@ -26,21 +25,8 @@ def precise():
     yield
 
 
-class Target(nnx.Module):
-  """As much of a target as a drafter borrows."""
-
-  def __init__(self, embedding, head):
-    self.embedding = nnx.Param(embedding)
-    self.head = nnx.Param(head)
-
-
 def _load(name):
-  file = shared_data.path('goldens/targets/qwen3') / 'model.safetensors'
-  tensors = safetensors.numpy.load_file(file)
-  target = Target(
-    embedding=jnp.asarray(tensors['model.embed_tokens.weight']),
-    head=jnp.asarray(tensors['lm_head.weight'].T),
-  )
+  target = goldens.target()
   folder = shared_data.path(f'goldens/drafters/{name}')
   drafter = interchange.load(
     folder,
@@ -101,7 +87,7 @@ def test_training_equals_the_reference():
   at = anchors.Anchors(jnp.asarray(common['anchors']), jnp.asarray(keep))
   hidden, (loss, metrics) = _train(drafter, batch, at)
   np.testing.assert_allclose(
-    jax.jit(drafter.context)(batch.taps), golden['context_feature'], atol=1e-5
+    drafter.fusion.prepare(batch.taps)[0], golden['context_feature'], atol=1e-5
   )
   want = golden['draft_hidden'].reshape(2, 5, 4, 64)[:, :, 1:]
   np.testing.assert_allclose(np.asarray(hidden)[keep], want[keep], atol=1e-4)
@@ -152,7 +138,7 @@ def test_zlab_decoding_equals_the_reference_in_one_call_and_in_two():
   hidden, logits, _ = _decode(drafter, [taps[:, :12]], tokens, [anchor])
   np.testing.assert_allclose(hidden[0], golden['infer_draft_hidden'], atol=1e-4)
   np.testing.assert_allclose(logits, golden['infer_logits'], atol=1e-4)
-  context = jax.jit(drafter.context)(taps[:, :12])
+  context = drafter.fusion.prepare(taps[:, :12])[0]
   np.testing.assert_allclose(context, golden['infer_ctx_projected'], atol=1e-4)
 
   calls = [taps[:, :8], taps[:, 8:12]]

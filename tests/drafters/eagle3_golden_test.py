@@ -142,7 +142,7 @@ def test_loss_equals_the_reference_under_its_mask(name):
       drafter.loss_config,
       drafter.normed(hidden),
       drafter.head[...],
-      drafter._value(drafter.draft_token_ids),
+      drafter.token_ids(),
       *rest,
     )
   )(

@@ -245,7 +245,7 @@ def test_teacher_loss_without_last_states_is_an_error(target):
   model = small_eagle3.drafter(target)
   assert model.needs_last
   batch = dataclasses.replace(small_eagle3.batch(target), last=None)
-  with pytest.raises(errors.UserError, match='eagle3 needs the last states'):
+  with pytest.raises(errors.UserError, match='EAGLE-3 needs the last states'):
     model.loss(batch, jax.random.key(0))
   # Cross-entropy alone needs none.
   model = small_eagle3.drafter(target, loss={'kl': 0.0, 'ce': 1.0})

@@ -33,7 +33,7 @@ def target():
 @pytest.mark.parametrize(
   'changes',
   [
-    {},
+    pytest.param({}, marks=pytest.mark.slow),
     {
       'draft_token_ids': small_eagle3.DRAFT_IDS,
       'norm_output': True,
@@ -108,6 +108,7 @@ def test_garbage_weights_change_no_token(target, options):
   assert sum(sum(x.num_drafted) for x in got) > 0
 
 
+@pytest.mark.slow
 def test_overfits_one_sample(target):
   """Trained by distillation on one text of the target, it drafts all of it."""
   text = np.zeros((1, 20), np.int32)

@@ -58,6 +58,7 @@ def test_labels_are_the_ones_of_the_table(target):
       assert labels.columns[0, row, step] == batch.tokens[0, token]
 
 
+@pytest.mark.slow
 def test_loss_is_the_mean_over_the_table_against_the_law_before_each_token(
   target,
 ):

@@ -41,6 +41,7 @@ def test_a_row_alone_equals_the_row_among_all(target, on_policy):
   np.testing.assert_allclose(some, anchors.gather(every, rows), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_as_many_rows_as_there_are_give_the_loss_of_all(target):
   found = []
   for count in (0, LENGTH + 3):

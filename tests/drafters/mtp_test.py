@@ -230,7 +230,10 @@ def _decode(target, drafter, prompts):
 
 @pytest.mark.parametrize(
   'changes',
-  [{}, {'tree_size': 6, **small_mtp.EXPERTS}],
+  [
+    pytest.param({}, marks=pytest.mark.slow),
+    {'tree_size': 6, **small_mtp.EXPERTS},
+  ],
   ids=['dense_chain', 'experts_tree'],
 )
 def test_garbage_weights_change_no_token(target, prompts, plain, changes):

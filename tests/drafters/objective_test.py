@@ -132,7 +132,11 @@ def dense(mix, trained, given):
 
 
 @pytest.mark.parametrize(
-  'weights, chunks', [('decay', (1, 3, 7)), ('dpace', (2, 5))]
+  'weights, chunks',
+  [
+    pytest.param('decay', (1, 3, 7), marks=pytest.mark.slow),
+    ('dpace', (2, 5)),
+  ],
 )
 def test_every_term_equals_its_dense_form_for_every_chunk(
   problem, weights, chunks

@@ -294,6 +294,7 @@ def test_norm_of_the_teacher_is_applied_once(target, drafter):
   )
 
 
+@pytest.mark.slow
 def test_one_sample_is_learned_by_heart(target):
   batch = _certain(target, specblock_toy.batch(target))
   drafter = specblock_toy.drafter(

@@ -41,7 +41,10 @@ def drafter(target):
 @pytest.mark.parametrize(
   'options',
   [
-    {'num_draft_tokens': 2, 'draft_token_ids': specblock_toy.DRAFT_IDS},
+    pytest.param(
+      {'num_draft_tokens': 2, 'draft_token_ids': specblock_toy.DRAFT_IDS},
+      marks=pytest.mark.slow,
+    ),
     {'tree_size': 12, 'tree_starts': 4, 'first_width': 4},
   ],
   ids=['chain', 'tree'],
@@ -75,7 +78,11 @@ def _decode(target, drafter, prompts):
     return [output.tokens for output in decoder.generate(prompts, params)]
 
 
-@pytest.mark.parametrize('tree_size', [0, 14], ids=['chain', 'tree'])
+@pytest.mark.parametrize(
+  'tree_size',
+  [0, pytest.param(14, marks=pytest.mark.slow)],
+  ids=['chain', 'tree'],
+)
 def test_garbage_weights_change_no_token(target, prompts, plain, tree_size):
   drafter = specblock_toy.drafter(target, tree_size=tree_size, tree_starts=3)
   for leaf in drafter.leaves().values():
