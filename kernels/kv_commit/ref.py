@@ -1,26 +1,34 @@
 # SPDX-License-Identifier: MIT
-"""Reference: writes accepted rows into the pages, one numpy loop per row."""
+"""Cache writes, one row after the other: the specification."""
 
-import numpy as np
+import jax
+import jax.numpy as jnp
 
 
 def kv_commit(k_pages, v_pages, k, v, path, page_ids, lengths, num_rows):
-  """Returns copies of the pages with the rows written, and the drop flag.
+  """Writes every accepted row to its place; says if one had no page.
 
-  Same contract as `api.kv_commit`, on numpy arrays; the specification.
+  Same contract as `api.kv_commit`.
   """
-  k_pages, v_pages = np.array(k_pages), np.array(v_pages)
-  page_size = k_pages.shape[3]
-  dropped = False
-  for row in range(path.shape[0]):
-    for i in range(int(num_rows[row])):
-      position = int(lengths[row]) + i
-      slot = position // page_size
-      page = page_ids[row, slot] if slot < page_ids.shape[1] else -1
-      if page < 0:
-        dropped = True
-        continue
-      node = path[row, i]
-      k_pages[:, page, :, position % page_size] = k[:, row, node]
-      v_pages[:, page, :, position % page_size] = v[:, row, node]
-  return k_pages, v_pages, np.array(dropped)
+  num_steps, (num_pages, page_size) = path.shape[1], k_pages.shape[1:4:2]
+  num_slots = page_ids.shape[1]
+
+  def write(n, state):
+    k_pages, v_pages, dropped = state
+    row, i = n // num_steps, n % num_steps
+    position = lengths[row] + i
+    slot = position // page_size
+    page = page_ids[row, jnp.minimum(slot, num_slots - 1)]
+    has_page = (slot < num_slots) & (page >= 0)
+    is_live = i < num_rows[row]
+    # Past the pool on purpose where nothing is to be written.
+    page = jnp.where(is_live & has_page, page, num_pages)
+    node, at = path[row, i], position % page_size
+    k_pages = k_pages.at[:, page, :, at].set(k[:, row, node], mode='drop')
+    v_pages = v_pages.at[:, page, :, at].set(v[:, row, node], mode='drop')
+    return k_pages, v_pages, dropped | (is_live & ~has_page)
+
+  arrays = (jnp.asarray(x) for x in (k, v, path, page_ids, lengths, num_rows))
+  k, v, path, page_ids, lengths, num_rows = arrays
+  state = (jnp.asarray(k_pages), jnp.asarray(v_pages), jnp.zeros((), bool))
+  return jax.lax.fori_loop(0, path.size, write, state)
