@@ -32,7 +32,7 @@ from jspec.drafters import (
   vocab,
 )
 from jspec.drafters import on_policy as on_policy_lib
-from jspec.typing import Array, Float
+from jspec.typing import Array, Float, Int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,7 @@ def loss(
   batch: base.DraftBatch,
   anchors: anchors_lib.Anchors,
   hidden: Float[Array, 'B A G D'],
+  first: Int[Array, 'B A'] | None = None,
 ) -> tuple[Float[Array, ''], dict[str, Array]]:
   """The loss of a `BlockDrafter` and its metrics.
 
@@ -105,6 +106,8 @@ def loss(
     batch: the sequences.
     anchors: where blocks start.
     hidden: from `drafter.train_hidden`.
+    first: slots of each block that do not count, for blocks that were given
+      true tokens; None for none.
 
   Raises:
     UserError: a term needs a teacher and the batch has none.
@@ -137,7 +140,7 @@ def loss(
     seen = jax.lax.stop_gradient(hidden) if config.detach_confidence else hidden
     given['confidence_logits'] = drafter.confidence_logits(seen, before)
   total, metrics = objective.compute(
-    config.mix, states, head, labels, exists, inside, **given
+    config.mix, states, head, labels, exists, inside, first=first, **given
   )
   if config.selector:
     total, metrics = _with_selector(

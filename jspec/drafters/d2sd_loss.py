@@ -23,9 +23,6 @@ from jspec.drafters import (
   base,
   block_drafter,
   block_loss,
-  objective,
-  teacher,
-  vocab,
 )
 from jspec.trees import branches
 from jspec.typing import Array, Float, Int, Key
@@ -48,6 +45,11 @@ class LossConfig:
     if not 0 <= self.prefix_decay <= 1:
       raise errors.UserError(
         f'loss prefix_decay={self.prefix_decay}: expected 0..1'
+      )
+    if self.block.on_policy:
+      raise errors.UserError(
+        f'loss on_policy={self.block.on_policy}: d2sd has no such term; set it'
+        ' to 0'
       )
 
 
@@ -78,7 +80,7 @@ def slots(
     drafter.config.mask_token_id,
     size,
   )
-  return drafter.embedding[...][fed.reshape(*given.shape, size)]
+  return drafter.embed(fed.reshape(*given.shape, size))
 
 
 def loss(
@@ -105,38 +107,4 @@ def loss(
   hidden = drafter.train_hidden(
     batch, anchors, slots(drafter, batch, anchors, given)
   )
-  num_labels = hidden.shape[2]
-  index, exists = anchors_lib.label_run(
-    anchors, batch.is_answer, batch.segments, num_labels
-  )
-  labels, inside = vocab.to_draft(
-    anchors_lib.gather(batch.tokens, index), drafter.token_ids()
-  )
-  of_teacher = {}
-  if drafter.needs_last:
-    # What the target says behind the token before each label.
-    behind = anchors.index[..., None] + jnp.arange(num_labels)
-    behind = jnp.minimum(behind, batch.tokens.shape[1] - 1)
-    norm = drafter.target_norm
-    states = teacher.states(
-      batch.last,
-      None if norm is None else norm[...],
-      drafter.target_norm_eps,
-      f'the loss of {drafter.config.method}',
-    )
-    flat = behind.reshape(behind.shape[0], -1, 1)
-    states = jnp.take_along_axis(states, flat, axis=1)
-    of_teacher = {
-      'teacher_hidden': states.reshape(*behind.shape, -1),
-      'teacher_head': drafter.head[...],
-    }
-  return objective.compute(
-    drafter.loss_config.mix,
-    hidden,
-    drafter.head[...],
-    labels,
-    exists,
-    inside,
-    first=given,
-    **of_teacher,
-  )
+  return block_loss.loss(drafter, batch, anchors, hidden, given)

@@ -12,7 +12,7 @@ from flax import nnx
 
 from jspec import errors
 from jspec.drafters import anchors as anchors_lib
-from jspec.drafters import d2sd_loss, objective
+from jspec.drafters import block_loss, d2sd_loss, objective
 from jspec.testing import toy
 from tests.drafters import small_d2sd
 
@@ -259,3 +259,9 @@ def test_what_lacks_its_part_is_refused(target):
   for decay in (-0.1, 1.1, float('nan')):
     with pytest.raises(errors.UserError, match='prefix_decay'):
       d2sd_loss.LossConfig(prefix_decay=decay)
+
+
+def test_a_term_it_does_not_have_is_refused():
+  block = block_loss.LossConfig(on_policy=0.5)
+  with pytest.raises(errors.UserError, match='on_policy=0.5'):
+    d2sd_loss.LossConfig(block=block)
