@@ -159,8 +159,3 @@ def answer_counts(documents: Iterable[Document], vocab_size: int) -> np.ndarray:
       document.tokens[document.is_answer], minlength=vocab_size
     )
   return counts
-
-
-def text_hash(text: str) -> str:
-  """Short stable hash of a text."""
-  return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,9 +2,9 @@
 """What a checkpoint says of its target, against a loaded one."""
 
 from jspec import errors, loading
-from jspec.data import examples
 from jspec.doctor import examine, report
 from jspec.drafters.formats import copies, layouts
+from jspec.text import chat
 
 
 def check(
@@ -38,7 +38,7 @@ def _belongs(said, target):
       ' other states'
     )
   trained = said.get('target_template')
-  own = target.template and examples.text_hash(target.template.source)
+  own = chat.fingerprint(target.template)
   if trained and trained != own:
     yield report.doubt(
       f'it was trained with chat template {trained}, {target.name} has'

@@ -7,7 +7,7 @@ import pytest
 
 from jspec import loading
 from jspec.cli import main
-from jspec.data import examples
+from jspec.text import chat
 from tests.cli.bad_input import write
 from tests.doctor.checkpoints import edit, good
 
@@ -24,7 +24,7 @@ def checkpoint(tmp_path, loaded):
     loaded.model,
     target_name=loaded.name,
     target_fingerprint=loaded.fingerprint,
-    template=examples.text_hash(loaded.template.source),
+    template=chat.fingerprint(loaded.template),
   )
 
 

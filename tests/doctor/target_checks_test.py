@@ -5,10 +5,10 @@ import dataclasses
 
 import pytest
 
-from jspec.data import examples
 from jspec.doctor import examine, target_checks
 from jspec.nn import rope
 from jspec.testing import toy
+from jspec.text import chat
 from tests.doctor.checkpoints import edit, golden, good
 from tests.evals import small
 
@@ -19,7 +19,7 @@ def loaded():
 
 
 def checkpoint(path, loaded, **fields):
-  template = examples.text_hash(loaded.template.source)
+  template = chat.fingerprint(loaded.template)
   return good(path, loaded.model, **({'template': template} | fields))
 
 
