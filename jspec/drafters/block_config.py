@@ -22,7 +22,7 @@ field (`label_shift`):
 
 import dataclasses
 
-from jspec import errors, tree
+from jspec import errors
 from jspec.drafters import block, options
 
 FUSIONS = ('concat', 'gated', 'layer_mix', 'concat_layer_mix')
@@ -123,33 +123,13 @@ class BlockDrafterConfig:
       self.num_draft_tokens,
       f'1..{self.num_labels} (block_size - 1 + label_shift)',
     )
-    need(
-      0 <= self.tree_size < tree.MAX_NODES,
-      'tree_size',
-      self.tree_size,
-      f'0 (a chain) to {tree.MAX_NODES - 1}',
-    )
-    for name in ('support', 'beam_width'):
-      need(getattr(self, name) >= 1, name, getattr(self, name), 'at least 1')
-    distinct = len(set(self.taps)) == len(self.taps) > 0
-    in_range = all(0 <= tap < self.target_num_layers for tap in self.taps)
-    need(
-      distinct and in_range,
-      'taps',
-      self.taps,
-      f'distinct layers in 0..{self.target_num_layers - 1}',
-    )
+    options.check_shared(self)
+    need(self.beam_width >= 1, 'beam_width', self.beam_width, 'at least 1')
     need(
       0 <= self.mask_token_id < self.vocab_size,
       'mask_token_id',
       self.mask_token_id,
       f'0..{self.vocab_size - 1}',
-    )
-    need(
-      self.num_heads % self.num_kv_heads == 0,
-      'num_heads',
-      self.num_heads,
-      f'a multiple of num_kv_heads ({self.num_kv_heads})',
     )
     self._check_parts()
 

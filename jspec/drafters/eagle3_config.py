@@ -50,32 +50,11 @@ class Config:
   support: int = 32
 
   def __post_init__(self):
-    last = self.target_num_layers - 1
-    distinct = len(set(self.taps)) == len(self.taps) > 0
     self._need('num_layers', self.num_layers == 1, '1: the layer is recurrent')
-    self._need(
-      'taps',
-      distinct and all(0 <= tap <= last for tap in self.taps),
-      f'distinct layers in 0..{last}',
-    )
-    self._need(
-      'num_heads',
-      self.num_heads % self.num_kv_heads == 0,
-      f'a multiple of num_kv_heads ({self.num_kv_heads})',
-    )
-    size = self.draft_vocab_size
-    self._need(
-      'draft_vocab_size',
-      size is None or 1 <= size <= self.vocab_size,
-      f'None or 1..{self.vocab_size} (vocab_size)',
-    )
+    options.check_shared(self)
     most = tree.MAX_NODES - 1
     for name in ('num_draft_tokens', 'tree_width'):
       self._need(name, 1 <= getattr(self, name) <= most, f'1..{most}')
-    self._need(
-      'tree_size', 0 <= self.tree_size <= most, f'0 (a chain) to {most}'
-    )
-    self._need('support', self.support >= 1, '1 or more')
 
   def _need(self, name, holds, expected):
     options.need(holds, name, getattr(self, name), expected)

@@ -84,20 +84,10 @@ class Config:
     last = self.target_num_layers - 1
     need(self.taps == (last,), 'taps', self.taps, f'({last},), the last layer')
     most = tree.MAX_NODES - 1
-    for name, low in (
-      ('num_draft_tokens', 1),
-      ('tree_size', 0),
-      ('tree_width', 1),
-      ('support', 1),
-    ):
+    options.check_shared(self)
+    for name in ('num_draft_tokens', 'tree_width'):
       value = getattr(self, name)
-      need(low <= value <= most, name, value, f'{low}..{most}')
-    need(
-      self.num_heads % self.num_kv_heads == 0,
-      'num_heads',
-      self.num_heads,
-      f'a multiple of num_kv_heads ({self.num_kv_heads})',
-    )
+      need(1 <= value <= most, name, value, f'1..{most}')
     need(
       self.zero_first_embedding in ZERO_FIRST,
       'zero_first_embedding',

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from jspec import errors
+from jspec import errors, tree
 
 _Config = TypeVar('_Config')
 
@@ -18,6 +18,43 @@ def need(holds: bool, name: str, value, expected: str) -> None:
   """
   if not holds:
     raise errors.UserError(f'{name}={value}: expected {expected}')
+
+
+def check_shared(config: Any) -> None:
+  """Refuses what no drafter takes, of the fields that all configs have.
+
+  Raises:
+    UserError: by name, with what was expected.
+  """
+  distinct = len(set(config.taps)) == len(config.taps) > 0
+  last = config.target_num_layers - 1
+  need(
+    distinct and all(0 <= tap <= last for tap in config.taps),
+    'taps',
+    config.taps,
+    f'distinct layers in 0..{last}',
+  )
+  need(
+    config.num_heads % config.num_kv_heads == 0,
+    'num_heads',
+    config.num_heads,
+    f'a multiple of num_kv_heads ({config.num_kv_heads})',
+  )
+  size = config.draft_vocab_size
+  need(
+    size is None or 1 <= size <= config.vocab_size,
+    'draft_vocab_size',
+    size,
+    f'None or 1..{config.vocab_size} (vocab_size)',
+  )
+  most = tree.MAX_NODES - 1
+  need(
+    0 <= config.tree_size <= most,
+    'tree_size',
+    config.tree_size,
+    f'0 (a chain) to {most}',
+  )
+  need(config.support >= 1, 'support', config.support, 'at least 1')
 
 
 def replaced(

@@ -7,7 +7,7 @@ The names of the tensors are those of the published code (SpecBlock, arXiv
 
 import dataclasses
 
-from jspec import errors, tree
+from jspec import errors
 from jspec.checkpoints import names
 from jspec.drafters import method, options, rank_head
 from jspec.nn import rope
@@ -60,10 +60,8 @@ class Config:
   class_widths: tuple[int, ...] = (2, 4, 10, 0)
 
   def __post_init__(self):
-    distinct = len(set(self.taps)) == len(self.taps) > 0
+    options.check_shared(self)
     least = rank_head.NUM_LOGITS
-    heads, kv_heads = self.num_heads, self.num_kv_heads
-    layers = self.target_num_layers
     self._need('num_layers', self.num_layers >= 1, 'at least 1')
     self._need('block_size', 2 <= self.block_size <= 32, '2..32')
     self._need(
@@ -72,26 +70,11 @@ class Config:
       f'1..{self.block_size} (block_size)',
     )
     self._need('label_shift', self.label_shift == 1, '1')
-    self._need(
-      'taps',
-      distinct and all(0 <= tap < layers for tap in self.taps),
-      f'distinct layers in 0..{layers - 1}',
-    )
-    self._need(
-      'num_heads',
-      heads % kv_heads == 0,
-      f'a multiple of num_kv_heads={kv_heads}',
-    )
     self._need('head_width', self.head_width % 2 == 0, 'an even number')
     self._need(
       'draft_vocab_size',
       least <= (self.draft_vocab_size or self.vocab_size) <= self.vocab_size,
       f'{least} (what the rank head looks at) to {self.vocab_size}',
-    )
-    self._need('support', self.support >= 1, 'at least 1')
-    most = tree.MAX_NODES - 1
-    self._need(
-      'tree_size', 0 <= self.tree_size <= most, f'0 (a chain) to {most}'
     )
     self._need('tree_blocks', self.tree_blocks in (1, 2), '1 or 2')
     self._need(

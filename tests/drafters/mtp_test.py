@@ -360,7 +360,7 @@ def test_only_own_weights_are_parameters(target):
     ({'taps': (1,)}, r'taps=\(1,\): expected \(2,\)'),
     ({'taps': (1, 2)}, 'taps'),
     ({'num_draft_tokens': 0}, 'num_draft_tokens=0'),
-    ({'tree_size': 128}, 'tree_size=128: expected 0..127'),
+    ({'tree_size': 128}, 'tree_size=128: expected 0 .a chain. to 127'),
     ({'num_heads': 3}, 'num_heads=3'),
     ({'zero_first_embedding': 'yes'}, "zero_first_embedding='yes'"),
     ({'num_experts': 4, 'expert_ff_width': 8}, 'top_k=0: expected 1..4'),
