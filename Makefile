@@ -12,7 +12,7 @@ LIBTPU := libtpu==0.0.42.1
 # The same for CUDA; 0.2 GB, in a folder of its own: jax would find it in .venv.
 CUDA := jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2 nvidia-cuda-nvcc-cu12
 
-.PHONY: test test-all test-tpu-compile test-gpu-compile demo lint
+.PHONY: test test-slow test-all test-tpu-compile test-gpu-compile demo lint
 
 # Installs only; again when setup.py changes. The mark comes last, so a broken
 # installation is tried again.
@@ -29,9 +29,12 @@ CUDA := jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2 nvidia-cuda-nvcc-cu12
 test: .venv
 	$(PYTEST) -m 'not slow'
 
-# The fast suite and the tests that take minutes.
-test-all: .venv
-	$(PYTEST)
+# The tests that take minutes.
+test-slow: .venv
+	$(PYTEST) -m slow
+
+# Every test.
+test-all: test test-slow
 
 # Compiles the kernels for four TPU generations with Mosaic and XLA:TPU; no
 # device is needed. Writes build/tpu_compile.json; fails if VMEM overflows or a
