@@ -15,6 +15,9 @@ PLATFORM = os.environ.get('JSPEC_TEST_PLATFORM', 'cpu')
 NUM_FAKE_DEVICES = 8
 
 os.environ['JAX_PLATFORMS'] = {'gpu': 'cuda'}.get(PLATFORM, PLATFORM)
+# Most of a test is compiling, and LLVM takes most of that; the passes of XLA
+# stay. JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests the code that users run.
+os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
 # Read when the CPU client starts, so this must come before jax does.
 os.environ['XLA_FLAGS'] = (
   os.environ.get('XLA_FLAGS', '')
@@ -50,6 +53,15 @@ def no_old_programs():
   yield
   jax.clear_caches()
   gc.collect()
+
+
+@pytest.fixture(scope='module')
+def optimised():
+  """Compiles as for users: for files that run longer than they compile."""
+  before = jax.config.values['jax_disable_most_optimizations']
+  jax.config.update('jax_disable_most_optimizations', False)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -3,11 +3,14 @@
 
 import types
 
+import pytest
+
 from jspec.bench import step
 from jspec.drafters import ngram
 from jspec.testing import toy
 
 
+@pytest.mark.slow
 def test_every_figure_is_reported_when_run_on_a_toy():
   loaded = types.SimpleNamespace(name='toy', model=toy.target())
   seen = []

@@ -163,6 +163,7 @@ def test_folder_without_taps_is_refused(tmp_path):
     features.Writer(tmp_path, make()[2])
 
 
+@pytest.mark.slow
 def test_capture_equals_one_document_alone(tmp_path):
   documents, _, _ = make()
   loaded = tiny.loaded()

@@ -21,6 +21,8 @@ from jspec.decode import sampling
 from tests import stories260k
 from tests.evals import drafters
 
+pytestmark = pytest.mark.usefixtures('optimised')
+
 ALPHA = 1e-3
 NUM_ROWS = 4096
 NUM_BATCHES = 5
@@ -137,6 +139,7 @@ def test_plain_decoding_has_the_exact_law(target):
   assert p_value(counts, exact_law(target)) > ALPHA
 
 
+@pytest.mark.slow
 def test_sampled_drafts_keep_the_law_and_a_lie_does_not(target):
   law = exact_law(target)
   q = draft_law(law)

@@ -40,7 +40,9 @@ def plain(target):
   return [out.tokens for out in outputs]
 
 
-@pytest.fixture(scope='module', params=['path', 'tree'])
+@pytest.fixture(
+  scope='module', params=[pytest.param('path', marks=pytest.mark.slow), 'tree']
+)
 def decoding(request, target):
   """A compiled decoder and what its drafter's host remembers."""
   config = suffix.Config(

@@ -157,9 +157,8 @@ def test_dflash_trees_of_any_size_change_no_token(target, plain, size):
   assert tokens(reverse)[::-1] == tokens(want)
 
 
-@pytest.mark.parametrize(
-  'rule', [pytest.param('recursive', marks=pytest.mark.slow), 'traversal']
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('rule', ['recursive', 'traversal'])
 def test_sampled_trees_keep_the_tokens_of_greedy_rows(target, plain, rule):
   drafter = toy.drafter(target, tree_size=12)
   decoder = make(target, drafter, rule=rule)
@@ -207,9 +206,8 @@ def pages_of(pages):
   return pages.k, pages.v
 
 
-@pytest.mark.parametrize(
-  'name', [pytest.param('known', marks=pytest.mark.slow), 'dflash']
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['known', 'dflash'])
 def test_rows_after_tree_rounds_are_those_of_a_fresh_prefill(target, name):
   """Accepted paths lie contiguously, in the drafter's pages as well."""
   drafter = (
@@ -239,6 +237,7 @@ def test_rows_after_tree_rounds_are_those_of_a_fresh_prefill(target, name):
       )
 
 
+@pytest.mark.slow
 def test_a_tree_row_scores_as_the_chain_of_its_path(target):
   """Positions are anchor + depth: every node's logits are its chain's."""
   rng = np.random.default_rng(0)

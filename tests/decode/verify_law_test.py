@@ -19,6 +19,8 @@ from jspec.decode import keys, sampling
 from jspec.decode.verify import api, block, decision
 from tests.decode import toy_rounds
 
+pytestmark = pytest.mark.usefixtures('optimised')
+
 SETTINGS = [
   {'temperature': temperature, **filters}
   for temperature in (0.3, 1.0, 1.5)
@@ -90,6 +92,7 @@ def p_values(case, num_draws):
   ]
 
 
+@pytest.mark.slow
 def test_law_over_rounds_is_the_targets():
   assert min(p_values(FAST, DRAWS)) > ALPHA
 
@@ -113,6 +116,7 @@ def keyed_by_position(logits, draft, params, anchor_positions):
   return decision.accept_with(block.decide, logits, draft, params, tests, bonus)
 
 
+@pytest.mark.slow
 def test_law_is_bent_when_tests_are_keyed_by_position_alone():
   settings = {'temperature': 1.0}
   tables = toy_rounds.tables(noise=2.0)  # more is turned down, and seen again

@@ -32,11 +32,6 @@ MEMBERS = {
   'dfly': (dfly.METHOD, SHIFTED, {}),
   'dspark': (dspark.METHOD, SHIFTED, {}),
 }
-# One of them every time, the others with all tests.
-SOME = [
-  pytest.param(name, marks=() if name == 'dfly' else pytest.mark.slow)
-  for name in MEMBERS
-]
 
 
 @pytest.fixture(scope='module')
@@ -50,10 +45,9 @@ def _decode(target, drafter, prompts, requests):
     return decoder.generate(prompts, requests)
 
 
-@pytest.mark.parametrize(
-  'tree_size', [0, pytest.param(9, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize('name', SOME)
+@pytest.mark.slow
+@pytest.mark.parametrize('tree_size', [0, 9])
+@pytest.mark.parametrize('name', MEMBERS)
 def test_garbage_weights_change_no_token(target, name, tree_size):
   method, changes, _ = MEMBERS[name]
   drafter = toy.drafter(target, method=method, **changes)
@@ -93,7 +87,8 @@ def _own_text(target):
   )
 
 
-@pytest.mark.parametrize('name', SOME)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', MEMBERS)
 def test_overfits_one_sample_and_then_drafts_all_of_it(target, name):
   """From fresh weights, as a run starts: calibrated, parts without effect."""
   method, changes, loss = MEMBERS[name]

@@ -181,6 +181,7 @@ def test_block_sees_no_feature_at_or_after_its_anchor(member, target, position):
   np.testing.assert_array_equal(moved, [position < 4, 13 <= position < 17])
 
 
+@pytest.mark.slow
 def test_parts_start_as_the_identity(target):
   """At step 0 a child is its parent: same states, same logits."""
   batch, at = _batch(target), _at(4, 9)
@@ -268,6 +269,7 @@ def test_loss_is_finite_and_the_sum_of_its_terms(target, name):
   assert np.isfinite(total) and total > 0
 
 
+@pytest.mark.slow
 def test_teacher_is_the_same_from_either_capture_and_must_be_there(target):
   loss = block_loss.LossConfig(num_anchors=4, mix=objective.Mix(l1=1.0))
   drafter = toy.drafter(target, loss_config=loss)

@@ -81,6 +81,7 @@ def test_the_target_judges_proposals_as_if_it_had_read_them(target):
     np.testing.assert_allclose(hidden[row, block], want[0, at:], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('method', [dfly.METHOD])
 def test_term_is_added_and_reaches_the_drafter(target, method):
   judge, state = _judge(target)

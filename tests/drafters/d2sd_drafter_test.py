@@ -143,6 +143,7 @@ def test_tree_is_the_block_and_its_branches(member, target):
   assert more > 0  # Branches that say something else.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('changes', [{}, {'tree_size': 7, **SHIFTED}])
 def test_without_cuts_it_is_dflash_to_the_bit(target, changes):
   drafter = small_d2sd.drafter(target, num_cuts=0, **changes)
@@ -162,6 +163,7 @@ def test_conformance(member, target):
   drafter_suite.run(member, target)
 
 
+@pytest.mark.slow
 def test_options_cut_the_tree_and_temperature_changes_nothing(target):
   drafter = small_d2sd.drafter(target, num_cuts=3)
   batch = small_d2sd.batch(target)

@@ -55,10 +55,9 @@ def plain(target):
   return _decode(target, None, REQUESTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  'options',
-  [{'tree_size': 6}, pytest.param(SEPARATE, marks=pytest.mark.slow)],
-  ids=['shared', 'separate'],
+  'options', [{'tree_size': 6}, SEPARATE], ids=['shared', 'separate']
 )
 def test_garbage_weights_change_no_token(target, plain, options):
   got = _decode(target, small_d2sd.drafter(target, **options), REQUESTS)

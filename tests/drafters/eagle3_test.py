@@ -84,6 +84,7 @@ def _decode(target, drafter, prompts, requests):
     return decoder.generate(prompts, requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'options',
   [
@@ -91,7 +92,6 @@ def _decode(target, drafter, prompts, requests):
     pytest.param(
       {'tree_size': 7, 'draft_token_ids': small_eagle3.DRAFT_IDS},
       id='tree',
-      marks=pytest.mark.slow,
     ),
   ],
 )

@@ -183,6 +183,7 @@ def test_every_term_alone_is_the_loss_and_trains(target):
     assert np.all(np.abs(grad).max(-1) > 1e-6), name
 
 
+@pytest.mark.slow
 def test_tokens_per_round_is_about_the_text_whatever_the_labels(target):
   """With the target's argmax for labels, agreement has a name of its own."""
   found = {}

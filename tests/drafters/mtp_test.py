@@ -228,12 +228,10 @@ def _decode(target, drafter, prompts):
     return [output.tokens for output in decoder.generate(prompts, params)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'changes',
-  [
-    pytest.param({}, marks=pytest.mark.slow),
-    {'tree_size': 6, **small_mtp.EXPERTS},
-  ],
+  [{}, {'tree_size': 6, **small_mtp.EXPERTS}],
   ids=['dense_chain', 'experts_tree'],
 )
 def test_garbage_weights_change_no_token(target, prompts, plain, changes):

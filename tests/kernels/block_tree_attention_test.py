@@ -65,7 +65,16 @@ def test_a_node_outside_the_ancestors_has_no_influence(implementation):
 
 
 @pytest.mark.parametrize('implementation', HERE)
-@pytest.mark.parametrize('num_nodes', [1, 2, 7, 32, 33, 65, 128])
+@pytest.mark.parametrize(
+  'num_nodes',
+  [
+    1,
+    7,
+    33,
+    128,
+    *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 32, 65)),
+  ],
+)
 def test_a_tree_row_equals_the_chain_of_its_path(num_nodes, implementation):
   """What a leaf sees in a tree is what it sees in the chain to it."""
   case = cases.Case(

@@ -193,7 +193,9 @@ def problem_shapes(case):
 
 
 @pytest.mark.parametrize('platform', ['tpu', 'cuda'])
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+  'dtype', [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.bfloat16]
+)
 @pytest.mark.parametrize('implementation', ['reference', 'xla', 'tpu'])
 @pytest.mark.parametrize('case', cases.LARGE, ids=lambda case: case.name)
 def test_lowers_forward_and_backward(case, implementation, dtype, platform):

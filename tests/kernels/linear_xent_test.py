@@ -295,7 +295,9 @@ def make_shapes(case, losses):
 
 
 @pytest.mark.parametrize('platform', ['tpu', 'cuda'])
-@pytest.mark.parametrize('vocab_chunk', [None, 8192])
+@pytest.mark.parametrize(
+  'vocab_chunk', [pytest.param(None, marks=pytest.mark.slow), 8192]
+)
 @pytest.mark.parametrize('losses', MEMORY)
 @pytest.mark.parametrize('case', cases.LARGE, ids=lambda case: case.name)
 def test_lowers_with_all_gradients(case, losses, vocab_chunk, platform):

@@ -9,11 +9,13 @@ baseline.
 from tests.tpu_compile import (
   attention_programs,
   commit_programs,
+  drafter_programs,
   training_programs,
 )
 
 PROGRAMS = (
   *attention_programs.PROGRAMS,
   *commit_programs.PROGRAMS,
+  *drafter_programs.PROGRAMS,
   *training_programs.PROGRAMS,
 )

@@ -44,6 +44,7 @@ def arrays_of(folder, step):
   return ocp.StandardCheckpointer().restore(path)
 
 
+@pytest.mark.slow
 def test_killed_run_equals_uninterrupted_when_resumed(whole, tmp_path):
   shutil.copy(whole / 'answers.jsonl', tmp_path)
   shutil.copytree(whole / 'taps', tmp_path / 'taps')
@@ -105,6 +106,7 @@ def test_other_dtype_is_refused_when_store_is_used(whole, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_taps_of_the_step_train_like_stored_ones(whole, tmp_path):
   shutil.copy(whole / 'answers.jsonl', tmp_path)
   messages = []
@@ -123,6 +125,7 @@ def test_taps_of_the_step_train_like_stored_ones(whole, tmp_path):
   np.testing.assert_allclose(online, stored[:1], rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_ten_examples_are_learnt_by_heart(tmp_path):
   tiny.write_answers(tmp_path / 'answers.jsonl', count=12)
   rows = []

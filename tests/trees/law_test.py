@@ -19,6 +19,8 @@ from jspec.decode.verify import recursive, traversal
 from jspec.trees import grow, sequoia
 from tests.trees import laws
 
+pytestmark = pytest.mark.usefixtures('optimised')
+
 VOCAB, ROWS = 4, 40_000
 TOPOLOGY = sequoia.build([0.4, 0.25, 0.15], 9, 3)
 RULES = {'recursive': recursive.accept, 'traversal': traversal.accept}
