@@ -222,7 +222,7 @@ class D2SD(nnx.Module):
       jnp.repeat(table.lengths, num_cuts),
       table.dropped,
     )
-    embedded = drafter.embedding[...][fed.reshape(-1, fed.shape[-1])]
+    embedded = drafter.embed(fed.reshape(-1, fed.shape[-1]))
     x = drafter.block.score(embedded, state[-1], per_branch)
     hidden = drafter.predicting(x)
     return hidden.reshape(-1, num_cuts, *hidden.shape[1:])

@@ -41,6 +41,7 @@ class Program:
       must not be copied, or of logits that must not exist.
     floor_bytes: bytes that have to be moved; the program, with what XLA adds to
       a kernel, may move 1.3 times as many.
+    topologies: of `environment.TOPOLOGIES`; None for all of them.
     fails_with: part of the fault that must be found (a negative control).
   """
 
@@ -52,6 +53,7 @@ class Program:
   num_devices: int = 1
   max_temp_bytes: int | None = None
   floor_bytes: int | None = None
+  topologies: tuple[str, ...] | None = None
   fails_with: str | None = None
 
 
