@@ -21,6 +21,7 @@ def get_config(arg: str | None = None) -> ml_collections.ConfigDict:
     'jspec.train.build_plain:mtp',
     {
       'num_draft_tokens': 4,
+      'init_from_target_layer': None,
       'loss': {
         'ttt_length': 2 if arg.smoke else 4,
         'num_anchors': 16 if arg.smoke else 128,

@@ -64,7 +64,7 @@ def run_import(args: argparse.Namespace) -> None:
   from jspec.drafters.formats import copies, fields, folder, layouts
 
   folder.check_free(args.dst)
-  config, tensors = folder.read(args.src)
+  config, tensors = folder.read(args.src, layouts.drafting)
   with _at(args.src):
     layout = args.layout or layouts.detect(config, tensors)
   loaded, target = _target(args.target)

@@ -114,7 +114,7 @@ def examine(
     UserError: it cannot be read, or its layout is not known.
   """
   place, extra = find(path), dict(extra or {})
-  raw, stored = folder.read(place)
+  raw, stored = folder.read(place, layouts.drafting)
   if 'jspec_format' in raw:
     kind = NATIVE
   else:

@@ -188,8 +188,9 @@ def _open(folder, extra, target):
   if 'jspec_format' not in raw:
     from jspec.drafters.formats import copies, layouts  # For foreign ones.
 
-    tensors = {name: source.read(name) for name in source.names()}
     try:
+      drafting = layouts.drafting(raw, source.names())
+      tensors = {name: source.read(name) for name in drafting}
       raw, tensors = layouts.to_native(
         raw, tensors, extra, copies.of_model(target)
       )

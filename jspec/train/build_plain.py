@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jspec import config as config_lib
-from jspec.drafters import borrowed, specblock_config
+from jspec.drafters import borrowed, mtp_warm_start, specblock_config
 from jspec.drafters import eagle3 as eagle3_lib
 from jspec.drafters import mtp as mtp_lib
 from jspec.drafters import specblock as specblock_lib
@@ -77,7 +77,12 @@ def eagle3(loaded: Any, options: dict[str, Any], *rest) -> Any:
 
 
 def mtp(loaded: Any, options: dict[str, Any], *rest) -> Any:
-  """MTP, dense unless `num_experts` is given; see `plain`."""
+  """MTP, dense unless `num_experts` is given; see `plain`.
+
+  Option `init_from_target_layer` begins with a copy of that layer.
+  """
+  options = dict(options)
+  layer = options.pop('init_from_target_layer', None)
   defaults = {
     'taps': (loaded.model.num_layers - 1,),
     'num_draft_tokens': 3,
@@ -87,7 +92,10 @@ def mtp(loaded: Any, options: dict[str, Any], *rest) -> Any:
     'feedback_postnorm': True,
     'zero_first_embedding': 'first_step',
   }
-  return plain(mtp_lib.METHOD, defaults, loaded, options, *rest)
+  drafter = plain(mtp_lib.METHOD, defaults, loaded, options, *rest)
+  if layer is not None:
+    mtp_warm_start.warm_start_from_target_layer(drafter, loaded.model, layer)
+  return drafter
 
 
 def specblock(loaded: Any, options: dict[str, Any], *rest) -> Any:

@@ -46,6 +46,7 @@ def training(
   config.drafter = ml_collections.ConfigDict()
   config.drafter.build = build
   config.drafter.draft_vocab_size = arg.vocab or None
+  config.drafter.init = ''
   config.drafter.options = ml_collections.ConfigDict(options)
 
   config.data = ml_collections.ConfigDict()

@@ -27,6 +27,7 @@ from jspec.data import pipeline
 from jspec.train import (
   build,
   export,
+  initial,
   mesh,
   optim,
   prepare,
@@ -119,6 +120,8 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   first = pipeline.held_out(source, train_numbers, max_batches=1, **shape)[0]
   first = mesh.shard_rows(first, devices)
   drafter.calibrate(step.as_draft_batch(first, *taps_of(target, first)))
+  if config.drafter.init:
+    initial.take_out_scales(drafter)
   parts = step.split(drafter)
   frozen = mesh.replicate(parts.frozen, devices)
 

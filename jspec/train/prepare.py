@@ -11,7 +11,7 @@ from jspec import errors
 from jspec.data import examples, features, sources
 from jspec.drafters import vocab
 from jspec.text import chat
-from jspec.train import build, capture, settings
+from jspec.train import build, capture, initial, settings
 
 
 def documents(
@@ -78,11 +78,14 @@ def drafter(
   loaded: Any,
   train_documents: Sequence[examples.Document],
 ) -> Any:
-  """Builds the drafter with fresh weights.
+  """Builds the drafter, with fresh weights or those of `drafter.init`.
 
   A reduced vocabulary is counted anew from the training answers of this very
   run, so no map of another run can be picked up.
   """
+  make = build.resolve(config.drafter.build)
+  if config.drafter.init:
+    return initial.drafter(config, loaded, make)
   draft_token_ids = None
   if config.drafter.draft_vocab_size is not None:
     draft_token_ids = vocab.choose_by_frequency(
@@ -90,7 +93,6 @@ def drafter(
       config.drafter.draft_vocab_size,
       always=tuple(loaded.stop_ids),
     )
-  make = build.resolve(config.drafter.build)
   return make(
     loaded,
     config.drafter.options,

@@ -19,12 +19,15 @@ class DrafterConfig:
     save: `module:attr` of a function like `jspec.drafters.interchange:save`.
     draft_vocab_size: the head scores only this many tokens, the most frequent
       in the training answers; None scores all.
+    init: a drafter's folder whose weights training begins with; '' for fresh
+      ones. The config must describe that very drafter.
     options: what `build` reads; it refuses what it does not know.
   """
 
   build: str
   save: str = 'jspec.drafters.interchange:save'
   draft_vocab_size: int | None = None
+  init: str = ''
   options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

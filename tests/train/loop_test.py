@@ -69,6 +69,21 @@ def test_killed_run_equals_uninterrupted_when_resumed(whole, tmp_path):
     np.testing.assert_array_equal(exported(tmp_path / 'run')[name], value)
 
 
+@pytest.mark.slow
+def test_a_run_goes_on_from_the_drafter_of_another(whole, tmp_path):
+  shutil.copy(whole / 'answers.jsonl', tmp_path)
+  tiny.train(
+    tmp_path,
+    drafter__init=str(whole / 'run'),
+    data__store=str(whole / 'taps'),
+    optim__learning_rate=1e-6,
+  )
+  trained = exported(whole / 'run')
+  for name, value in exported(tmp_path / 'run').items():
+    got, want = value.astype(np.float32), trained[name].astype(np.float32)
+    np.testing.assert_allclose(got, want, rtol=2**-6, atol=1e-4, err_msg=name)
+
+
 def test_finished_run_changes_nothing_when_started_again(whole):
   before = steps_of(whole / 'run')
   tiny.train(whole)

@@ -10,7 +10,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,13 @@ from jspec.drafters.formats import shapes
 
 def read(
   path: str | pathlib.Path,
+  keep: Callable[[dict[str, Any], Collection[str]], set[str]] | None = None,
 ) -> tuple[dict[str, Any], shapes.Tensors]:
-  """Returns the config and all tensors.
+  """Returns the config and the tensors.
+
+  Args:
+    path: of the folder.
+    keep: from config and names to the names wanted; None reads all.
 
   Raises:
     UserError: something is absent, unreadable or truncated.
@@ -42,8 +47,12 @@ def read(
       f'{file} is not a readable config ({error}); give a drafter folder'
     ) from error
   if _only_torch(folder):
-    return config, torch_file.read(folder / torch_file.FILE)
+    tensors = torch_file.read(folder / torch_file.FILE)
+    wanted = keep(config, tensors) if keep else set(tensors)
+    return config, {name: tensors[name] for name in wanted}
   wanted = set(checkpoint.SafetensorsFolder(folder).names())  # Checks files.
+  if keep:
+    wanted = keep(config, wanted)
   tensors = {}
   for weights in sorted(folder.glob('*.safetensors')):
     with safetensors.safe_open(weights, framework='numpy') as handle:

@@ -109,6 +109,28 @@ def _served(config, short):
   )
 
 
+def drafting(
+  config: Mapping[str, Any], tensor_names: Collection[str]
+) -> set[str]:
+  """Names of the tensors that draft: all, unless a target is around them.
+
+  Some targets come with an MTP layer. Theirs are the tensors of `mtp`, or of
+  the layer behind the last one (Hy3); the others are the target's.
+  """
+  short = names.strip(tensor_names)
+  whole = set(tensor_names)
+  if 'jspec_format' in config or not any(
+    name.startswith('layers.0.') for name in short.values()
+  ):
+    return whole
+  for own in (r'mtp\.', rf'layers\.{config.get("num_hidden_layers")}\.'):
+    found = {name for name in whole if re.match(own, short[name])}
+    heads = ('mtp.fc.weight', 'eh_proj.weight')
+    if any(short[name].endswith(heads) for name in found):
+      return found
+  return whole
+
+
 def to_native(
   config: Mapping[str, Any],
   tensors: Mapping[str, np.ndarray],

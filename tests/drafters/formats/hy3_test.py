@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jspec import errors
-from jspec.drafters.formats import layouts
+from jspec.drafters.formats import folder, layouts
 from tests.drafters.formats import tiny
 
 
@@ -59,6 +59,28 @@ def test_whole_model_is_refused():
   theirs['model.layers.0.mlp.up_proj.weight'] = np.zeros((2, 2), np.float32)
   with pytest.raises(errors.UserError, match=r'layers \[0, 6\]'):
     layouts.to_native(config, theirs)
+
+
+@pytest.mark.parametrize(
+  'name, layout', [('mtp', 'qwen3_mtp'), ('mtp_moe', 'hy3')]
+)
+def test_mtp_layer_is_found_inside_its_target(tmp_path, name, layout):
+  """As targets that come with one are published."""
+  config, alone = layouts.from_native(*tiny.native(name), layout)
+  matrix = np.zeros((2, 2), np.float32)
+  theirs = {
+    **{f'model.layers.{i}.mlp.up_proj.weight': matrix for i in range(6)},
+    'model.embed_tokens.weight': matrix,
+    'model.norm.weight': matrix[0],
+    'lm_head.weight': matrix,
+  }
+  folder.write(tmp_path / 'whole', config, {**alone, **theirs})
+  found, tensors = folder.read(tmp_path / 'whole', layouts.drafting)
+  assert tensors.keys() == alone.keys()
+  want, _ = layouts.to_native(config, alone)
+  assert layouts.to_native(found, tensors)[0] == want
+  # A target without one keeps its tensors, and is refused as a whole.
+  assert layouts.drafting(config, theirs) == set(theirs)
 
 
 def test_windows_of_the_target_are_not_the_drafters():
