@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import jax
 
+from jspec import packing as packing_lib
 from jspec.cache import paged
 from jspec.typing import Array, Float, Int, UInt32
 
@@ -60,8 +61,14 @@ class Target(Protocol):
     ancestors: UInt32[Array, 'B T W'],
     cache: paged.PagedCache,
     taps: tuple[int, ...],
+    packing: packing_lib.Packing | None = None,
   ) -> Scored:
-    """Runs the nodes over the committed prefix and their own ancestors."""
+    """Runs the nodes over the committed prefix and their own ancestors.
+
+    With `packing` all rows' nodes lie on one axis: everything but the cache is
+    of one row of Q nodes ([1, Q, ...]), which of them form which row of the
+    cache `packing` says, and ancestors are counted within each row.
+    """
 
   def encode(
     self,

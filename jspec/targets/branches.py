@@ -14,7 +14,8 @@ proposal, at hundreds of anchors a sequence.
 
 import jax.numpy as jnp
 
-from jspec.nn import prefix_attention
+from jspec import errors
+from jspec.nn import dense_attention, prefix_attention
 from jspec.targets import transformer
 from jspec.typing import Array, Float, Int
 
@@ -41,7 +42,15 @@ def score(
   Returns:
     States of the anchor and of the G tokens behind it. Row g is what predicts
     the token behind g of them: rows 0..G-1 judge the tokens of the branch.
+
+  Raises:
+    UserError: the target's heads have sinks.
   """
+  if target.config.sinks:
+    raise errors.UserError(
+      'on-policy distillation is not supported for targets whose attention has'
+      ' sinks (GPT-OSS): train from its own answers'
+    )
   rows, trunk_len = tokens.shape
   _, num_branches, num_tokens = branch_tokens.shape
   branch_len = num_tokens + 1
@@ -51,27 +60,33 @@ def score(
   )
   branches = jnp.concatenate([anchor_tokens[..., None], branch_tokens], axis=-1)
   steps = start[..., None] + jnp.arange(branch_len)
-  causal = jnp.tril(jnp.ones((trunk_len, trunk_len), bool))
-  mask = causal & (segments[:, :, None] == segments[:, None, :])
+  index = at[..., None] + jnp.arange(branch_len)  # In the trunk's count.
+  causal = jnp.tril(jnp.ones((branch_len, branch_len), bool))
+
+  scale = target.config.attention_scale
 
   def split(x):
     trunk, rest = x[:, :trunk_len], x[:, trunk_len:]
     return trunk, rest.reshape(rows, num_branches, branch_len, *x.shape[2:])
 
-  def attend(layer_idx, q, k, v):
-    del layer_idx
+  def attend(window, layer_idx, q, k, v, sinks):
+    del layer_idx, sinks
+    mask = dense_attention.visible(positions, segments, window)
+    begins = None if window is None else index - window + 1
     (q, own_q), (k, own_k), (v, own_v) = split(q), split(k), split(v)
-    mixed = transformer.dense_attention(q, k, v, mask)
+    mixed = dense_attention.attend(q, k, v, mask, scale=scale)
     own = prefix_attention.prefix_attention(
       own_q,
       own_k,
       own_v,
       k,
       v,
-      own=jnp.tril(jnp.ones((branch_len, branch_len), bool)),
+      own=causal if window is None else causal & ~jnp.tril(causal, -window),
       limits=anchors,
       row_segments=own_segments,
       segments=segments,
+      begins=begins,
+      scale=scale,
     )
     own = own.reshape(rows, -1, *q.shape[2:])
     return jnp.concatenate([mixed, own], axis=1)

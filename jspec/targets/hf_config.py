@@ -8,11 +8,38 @@ what nobody understood. Both layouts of the rotary fields are read:
   transformers 4   rope_theta at the top, rope_scaling: null or {rope_type, ...}
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jspec import errors
 from jspec.nn import rope
+
+# Training, bookkeeping, and token ids that the tokenizer side reads.
+IGNORED = frozenset(
+  {
+    '_name_or_path',
+    'architectures',
+    'attention_dropout',
+    'auto_map',
+    'bos_token_id',
+    'chunk_size_feed_forward',
+    'dtype',
+    'eos_token_id',
+    'id2label',
+    'initializer_range',
+    'label2id',
+    'model_type',
+    'output_attentions',
+    'output_hidden_states',
+    'pad_token_id',
+    'return_dict',
+    'torch_dtype',
+    'transformers_version',
+    'unk_token_id',
+    'use_cache',
+  }
+)
+FULL, SLIDING = 'full_attention', 'sliding_attention'
 
 _FIELDS = {
   'default': {},
@@ -39,6 +66,96 @@ _REQUIRED = frozenset(
     'original_max_position_embeddings',
   }
 )
+
+
+def shared(
+  left: dict[str, Any], where: str, *, tied: bool = False
+) -> dict[str, Any]:
+  """Takes what all families call alike out of `left`.
+
+  Args:
+    left: the fields nobody has read.
+    where: the file, for messages.
+    tied: whether the head is the embedding where the config does not say.
+
+  Returns:
+    Fields of `architecture.TransformerConfig`.
+  """
+  width = count(left, 'hidden_size', where)
+  num_heads = count(left, 'num_attention_heads', where)
+  if left.get('head_dim') is None:
+    left['head_dim'] = width // num_heads
+  if left.get('num_key_value_heads') is None:
+    left['num_key_value_heads'] = num_heads
+  return dict(
+    num_layers=count(left, 'num_hidden_layers', where),
+    width=width,
+    num_heads=num_heads,
+    num_kv_heads=count(left, 'num_key_value_heads', where),
+    head_width=count(left, 'head_dim', where),
+    vocab_size=count(left, 'vocab_size', where),
+    max_len=count(left, 'max_position_embeddings', where),
+    norm_eps=number(left, 'rms_norm_eps', where),
+    tied=flag(left, 'tie_word_embeddings', where, tied),
+  )
+
+
+def windows(
+  left: dict[str, Any], num_layers: int, window: int | None, where: str
+) -> tuple[int | None, ...] | None:
+  """Takes `layer_types` out of `left`, as the window of each layer.
+
+  Returns None where the config has no such field.
+  """
+  kinds = left.pop('layer_types', None)
+  if kinds is None:
+    return None
+  if not isinstance(kinds, list) or len(kinds) != num_layers:
+    raise errors.UserError(
+      f'{where}: layer_types must be a list of {num_layers}, one a layer'
+    )
+  odd = sorted({str(kind) for kind in kinds} - {FULL, SLIDING})
+  if odd:
+    raise errors.UserError(
+      f'{where}: layer_types {", ".join(odd)} is not supported, only {FULL} and'
+      f' {SLIDING}'
+    )
+  if SLIDING in kinds and window is None:
+    raise errors.UserError(
+      f'{where}: layer_types has {SLIDING} but there is no sliding_window'
+    )
+  found = tuple(window if kind == SLIDING else None for kind in kinds)
+  return found if any(found) else ()
+
+
+def expect(
+  left: dict[str, Any], allowed: Mapping[str, Collection[Any]], where: str
+) -> None:
+  """Takes fields out of `left` that must have a value this stack computes.
+
+  Args:
+    left: the fields nobody has read.
+    allowed: values by field, the one of a config that lacks it first.
+    where: the file, for messages.
+  """
+  for name, values in allowed.items():
+    value = left.pop(name, values[0])
+    if value not in values:
+      raise errors.UserError(
+        f'{where}: {name} {value!r} is not supported, only {values[0]!r}'
+      )
+
+
+def finish(
+  left: dict[str, Any], where: str, ignored: Collection[str] = ()
+) -> None:
+  """Refuses, by name, what is left and is not known to be harmless."""
+  unknown = sorted(left.keys() - IGNORED - set(ignored))
+  if unknown:
+    raise errors.UserError(
+      f'{where}: field {", ".join(unknown)} is not known to jspec and may'
+      ' change the model; remove it if it does not'
+    )
 
 
 def rotary(left: dict[str, Any], max_len: int, where: str) -> rope.RopeConfig:
@@ -105,9 +222,32 @@ def count(left: dict[str, Any], name: str, where: str) -> int:
   return value
 
 
+def whole(left: dict[str, Any], name: str, where: str) -> int:
+  """Takes a whole number from 0 out of `left`."""
+  if left.get(name) == 0 and left[name] is not False:
+    return left.pop(name)
+  return count(left, name, where)
+
+
+def optional_count(left: dict[str, Any], name: str, where: str) -> int | None:
+  """Takes a whole number above 0 out of `left`; null and absent are None."""
+  if left.get(name) is None:
+    left.pop(name, None)
+    return None
+  return count(left, name, where)
+
+
 def number(left: dict[str, Any], name: str, where: str) -> float:
   """Takes a number out of `left`."""
   value = left.pop(name, None)
   if isinstance(value, bool) or not isinstance(value, (int, float)):
     raise errors.UserError(f'{where}: {name} is {value!r}, not a number')
   return float(value)
+
+
+def flag(left: dict[str, Any], name: str, where: str, default: bool) -> bool:
+  """Takes true or false out of `left`."""
+  value = left.pop(name, default)
+  if not isinstance(value, bool):
+    raise errors.UserError(f'{where}: {name} is {value!r}, not true or false')
+  return value

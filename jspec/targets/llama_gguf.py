@@ -20,7 +20,7 @@ import numpy as np
 from jspec import errors
 from jspec.checkpoints import gguf, names
 from jspec.nn import rope
-from jspec.targets import llama, transformer
+from jspec.targets import architecture, tables
 
 _ROPE_FREQS = 'rope_freqs.weight'
 
@@ -36,7 +36,7 @@ _IGNORED = frozenset(
 )
 
 
-def config(file: gguf.GGUFFile) -> transformer.TransformerConfig:
+def config(file: gguf.GGUFFile) -> architecture.TransformerConfig:
   """Returns the architecture; every `llama.*` key is accounted for."""
   fields = _Fields(file.metadata, file.where)
   arch = file.metadata.get('general.architecture')
@@ -58,7 +58,7 @@ def config(file: gguf.GGUFFile) -> transformer.TransformerConfig:
   fields.expect('expert_count', 0)
   fields.expect('expert_used_count', 0)
   fields.expect('attention.causal', True)
-  result = transformer.TransformerConfig(
+  result = architecture.TransformerConfig(
     num_layers=fields.count('block_count'),
     width=width,
     ff_width=fields.count('feed_forward_length'),
@@ -72,32 +72,31 @@ def config(file: gguf.GGUFFile) -> transformer.TransformerConfig:
     tied='output.weight' not in file.names(),
   )
   fields.finish()
-  llama.check_sizes(result, file.where)
-  return result
+  return architecture.checked(result, file.where)
 
 
-def rules(config: transformer.TransformerConfig) -> list[names.Rule]:
+def rules(config: architecture.TransformerConfig) -> list[names.Rule]:
   """Returns the rename table of a GGUF Llama file."""
   q_width = config.num_heads * config.head_width
   kv_width = config.num_kv_heads * config.head_width
   q_rows = functools.partial(rotate_half_rows, num_heads=config.num_heads)
   k_rows = functools.partial(rotate_half_rows, num_heads=config.num_kv_heads)
-  return llama.table(
+  return tables.table(
     config,
-    llama.Names(
+    tables.Names(
       embedding='token_embd.weight',
       head='output.weight',
       final_norm='output_norm.weight',
       layer='blk.{}.',
       attn_norm='attn_norm.weight',
-      q='attn_q.weight',
-      k='attn_k.weight',
-      v='attn_v.weight',
-      out='attn_output.weight',
+      q='attn_q.',
+      k='attn_k.',
+      v='attn_v.',
+      out='attn_output.',
       mlp_norm='ffn_norm.weight',
-      gate='ffn_gate.weight',
-      up='ffn_up.weight',
-      down='ffn_down.weight',
+      gate='ffn_gate.',
+      up='ffn_up.',
+      down='ffn_down.',
     ),
     convert_q=lambda values: q_rows(values).T,
     convert_k=lambda values: k_rows(values).T,

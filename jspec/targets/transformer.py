@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The decoder stack every Llama-like family runs on.
+"""The decoder stack that every family runs on.
 
-  x += out(attention(norm(x)));  x += down(silu(gate(norm(x))) * up(norm(x)))
-
-Layers are stacked on a leading axis and scanned, so compile time does not grow
-with depth. Query, key and value share one matmul, gate and up another; weights
-are stored [in, out]. Reads the cache, never writes it.
+Layers (`targets.layer`) are stacked on a leading axis and scanned, so compile
+time does not grow with depth. What differs from layer to layer (who sees whom,
+the rotary base) rides along the scan as an index. Reads the cache, never writes
+it.
 """
 
-import dataclasses
 import math
 
 import jax
@@ -16,71 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jspec import packing as packing_lib
 from jspec.cache import paged
-from jspec.kernels.block_tree_attention import api as block_tree_attention
-from jspec.nn import layers, rope, stack, tiles
-from jspec.targets import base
+from jspec.kernels.block_tree_attention import api as api_attention
+from jspec.kernels.block_tree_attention import sharded as sharded_attention
+from jspec.nn import dense_attention, layers, moe, stack, tiles
+from jspec.targets import architecture, base
+from jspec.targets import layer as layer_lib
+from jspec.targets import looks as looks_lib
 from jspec.typing import Array, Float, Int, Key, UInt32
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-  """Shapes and constants of a decoder stack; letters as in jspec.typing."""
-
-  num_layers: int
-  width: int
-  ff_width: int
-  num_heads: int
-  num_kv_heads: int
-  head_width: int
-  vocab_size: int
-  max_len: int
-  norm_eps: float
-  rope: rope.RopeConfig
-  tied: bool
-
-
-def array_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-  """Names and shapes of all arrays a `Transformer` is made of."""
-  c = config
-  qkv_width = (c.num_heads + 2 * c.num_kv_heads) * c.head_width
-  return {
-    'embedding': (c.vocab_size, c.width),
-    'head': (c.width, c.vocab_size),
-    'final_norm': (c.width,),
-    'attn_norm': (c.num_layers, c.width),
-    'qkv': (c.num_layers, c.width, qkv_width),
-    'out': (c.num_layers, c.num_heads * c.head_width, c.width),
-    'mlp_norm': (c.num_layers, c.width),
-    'gate_up': (c.num_layers, c.width, 2 * c.ff_width),
-    'down': (c.num_layers, c.ff_width, c.width),
-  }
-
-
-LAYER_ARRAYS = ('attn_norm', 'qkv', 'out', 'mlp_norm', 'gate_up', 'down')
-
-
-class Layer(nnx.Module):
-  """The weights of one decoder layer, or of all stacked on a leading axis."""
-
-  def __init__(self, arrays: dict[str, Array]):
-    self.attn_norm = nnx.Param(arrays['attn_norm'])
-    self.qkv = nnx.Param(arrays['qkv'])
-    self.out = nnx.Param(arrays['out'])
-    self.mlp_norm = nnx.Param(arrays['mlp_norm'])
-    self.gate_up = nnx.Param(arrays['gate_up'])
-    self.down = nnx.Param(arrays['down'])
-
-  def before_attention(self, x, eps):
-    """Query, key and value columns of the residual stream [B, T, D]."""
-    normed = layers.rms_norm(x, self.attn_norm[...], eps)
-    return tiles.matmul(normed, self.qkv[...])
-
-  def after_attention(self, x, mixed, eps):
-    """The new residual stream, from the heads' mixed values."""
-    x = x + tiles.matmul(mixed, self.out[...])
-    normed = layers.rms_norm(x, self.mlp_norm[...], eps)
-    return x + layers.gated_mlp(normed, self.gate_up[...], self.down[...])
+TransformerConfig = architecture.TransformerConfig
+array_shapes = architecture.array_shapes
 
 
 class Transformer(nnx.Module):
@@ -109,31 +54,24 @@ class Transformer(nnx.Module):
       raise ValueError(f'arrays do not fit the config: {sorted(wrong)}')
     self.config = config
     self.num_layers = config.num_layers
-    self.num_kv_heads = config.num_kv_heads
-    self.head_width = config.head_width
+    self.num_kv_heads, self.head_width = architecture.cached_row(config)
     self.width = config.width
     self.vocab_size = config.vocab_size
     self.max_len = config.max_len
+    # Of the columns of `qkv`; `targets.sharding` changes it.
+    self.num_attention_shards = 1
     self.embedding = nnx.Param(jnp.asarray(arrays['embedding']))
     self.head = nnx.Param(jnp.asarray(arrays['head']))
     self.final_norm = nnx.Param(jnp.asarray(arrays['final_norm']))
     self.tiled, self.tiled_head = nnx.data(None), nnx.data(None)
-    if is_split:
-      self.layers = nnx.List(
-        Layer({name: jnp.asarray(arrays[name][i]) for name in LAYER_ARRAYS})
-        for i in range(config.num_layers)
-      )
-    else:
-      self.layers = Layer(
-        {name: jnp.asarray(arrays[name]) for name in LAYER_ARRAYS}
-      )
+    self.layers = layer_lib.assemble(config, arrays, is_split)
 
   def add_tiles(self) -> None:
     """Keeps the matrices of split layers in tiles as well, for few rows.
 
     For decoding on a CPU (`nn.tiles`); it takes their memory once more.
     """
-    self.tiled = tiles.cut_all(self.layers)
+    self.tiled = tiles.cut_all(self.layers, moe.NOT_IN_TILES)
     self.tiled_head = nnx.Param(tiles.cut(self.head[...]))
 
   def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
@@ -147,7 +85,9 @@ class Transformer(nnx.Module):
     head = self.head
     if self.tiled_head is not None and tiles.is_small(hidden):
       head = self.tiled_head
-    return tiles.matmul(hidden, head[...]).astype(jnp.float32)
+    logits = tiles.matmul(hidden, head[...]).astype(jnp.float32)
+    cap = self.config.logit_cap
+    return logits if cap is None else cap * jnp.tanh(logits / cap)
 
   def score(
     self,
@@ -156,21 +96,44 @@ class Transformer(nnx.Module):
     ancestors: UInt32[Array, 'B T W'],
     cache: paged.PagedCache,
     taps: tuple[int, ...],
+    packing: packing_lib.Packing | None = None,
   ) -> base.Scored:
     """Runs the nodes over the committed prefix and their own ancestors."""
-
-    def attend(layer_idx, q, k, v):
-      return block_tree_attention.block_tree_attention(
-        q,
-        k,
-        v,
-        cache.pages.k,
-        cache.pages.v,
-        layer=layer_idx,
-        page_ids=cache.table.page_ids,
-        lengths=cache.table.lengths,
-        ancestors=ancestors,
+    pools = (cache.pages.k, cache.pages.v)
+    of_rows = dict(
+      page_ids=cache.table.page_ids,
+      lengths=cache.table.lengths,
+      **cache.pages.shards,
+    )
+    attention = sharded_attention if cache.pages.shards else api_attention
+    scale = self.config.attention_scale
+    depths = None  # Of the nodes below the anchor; windows alone need them.
+    if any(self.config.windows):
+      lengths = cache.table.lengths
+      is_packed = packing is not None
+      depths = positions - (
+        lengths[packing.row_of()] if is_packed else lengths[:, None]
       )
+
+    def attend(window, layer_idx, q, k, v, sinks):
+      seen = dict(layer=layer_idx, window=window, scale=scale, **of_rows)
+      seen['sinks'] = sinks
+      if packing is None:
+        return attention.block_tree_attention(
+          q, k, v, *pools, ancestors=ancestors, depths=depths, **seen
+        )
+      mixed = attention.packed(
+        q[0],
+        k[0],
+        v[0],
+        *pools,
+        starts=packing.starts,
+        max_nodes=packing.max_nodes,
+        ancestors=ancestors[0],
+        depths=None if depths is None else depths[0],
+        **seen,
+      )
+      return mixed[None]
 
     hidden, tapped, k, v = self.run(
       tokens, positions, attend, taps, keep_rows=True
@@ -185,12 +148,17 @@ class Transformer(nnx.Module):
     taps: tuple[int, ...],
   ) -> tuple[Float[Array, 'B S D'], Float[Array, 'B S C D']]:
     """Runs whole sequences; token s sees its own segment up to itself."""
-    same = segments[:, :, None] == segments[:, None, :]
-    mask = same & jnp.tril(jnp.ones(same.shape[1:], bool))
+    masks = {
+      window: dense_attention.visible(positions, segments, window)
+      for window in set(architecture.windows(self.config))
+    }
 
-    def attend(layer_idx, q, k, v):
+    def attend(window, layer_idx, q, k, v, sinks):
       del layer_idx
-      return dense_attention(q, k, v, mask)
+      scale = self.config.attention_scale
+      return dense_attention.attend(
+        q, k, v, masks[window], scale=scale, sinks=sinks
+      )
 
     hidden, tapped, _, _ = self.run(
       tokens, positions, attend, taps, keep_rows=False
@@ -205,38 +173,36 @@ class Transformer(nnx.Module):
   def run(self, tokens, positions, attend, taps, *, keep_rows):
     """Embeds, scans the layers, norms; captures the tapped layers.
 
-    `attend(layer_idx, q, k, v)` says who sees whom: q [B T N H], k and v
-    [B T K H], rotated; it returns the heads' mixed values as q.
+    `attend(window, layer_idx, q, k, v, sinks)` says who sees whom: q [B T N H],
+    k and v [B T K H], rotated; it returns the heads' mixed values as q.
     """
     config = self.config
     slot_of_layer = np.full((config.num_layers,), len(taps), np.int32)
     for slot, layer in enumerate(taps):
       slot_of_layer[layer] = slot
-    cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
+    looks = looks_lib.of(config)
+    rotations = looks.rotations(positions)
     x = self.embed(tokens)
     # One slot more than asked for: layers nobody taps write there.
     tapped = jnp.zeros((len(taps) + 1, *x.shape), x.dtype)
 
-    n, k = config.num_heads, config.num_kv_heads
-    eps = config.norm_eps
-
     weights = self.layers_for(x)
-
-    def before(layer, x):
-      return layer.before_attention(x, eps)
+    heads = layer_lib.heads(config, self.num_attention_shards)
 
     def after(layer, x, mixed):
-      return layer.after_attention(x, mixed, eps)
+      return layer.after_attention(x, mixed, config)
 
     def body(carry, layer_inputs):
       x, tapped = carry
-      layer_idx, slot = layer_inputs
-      heads = stack.apply(weights, layer_idx, before, x)
-      heads = heads.reshape(*x.shape[:2], -1, config.head_width)
-      queries = rope.apply(heads[:, :, :n], cos, sin)
-      keys = rope.apply(heads[:, :, n : n + k], cos, sin)
-      values = heads[:, :, n + k :]
-      mixed = attend(layer_idx, queries, keys, values)
+      layer_idx, slot, look = layer_inputs
+      rotation = looks.rotation(rotations, look)
+      queries, keys, values = heads(weights, layer_idx, x, *rotation)
+      sinks = None
+      if config.sinks:
+        sinks = stack.apply(weights, layer_idx, layer_lib.Layer.head_sinks)
+      mixed = looks.attend(
+        attend, look, layer_idx, queries, keys, values, sinks
+      )
       mixed = mixed.reshape(*x.shape[:2], -1)
       x = stack.apply(weights, layer_idx, after, x, mixed)
       if taps:
@@ -246,6 +212,7 @@ class Transformer(nnx.Module):
     inputs = (
       jnp.arange(config.num_layers, dtype=jnp.int32),
       jnp.asarray(slot_of_layer),
+      looks.indices(),
     )
     (x, tapped), rows = jax.lax.scan(body, (x, tapped), inputs)
     hidden = layers.rms_norm(x, self.final_norm[...], config.norm_eps)
@@ -265,16 +232,5 @@ def random(config: TransformerConfig, key: Key[Array, '']) -> Transformer:
       fan_in = shape[-2] if name != 'embedding' else 1
       arrays[name] = jax.random.normal(subkey, shape) / math.sqrt(fan_in)
   if config.tied:
-    arrays['head'] = arrays['embedding'].T
+    arrays['head'] = arrays['embedding'].T / config.embedding_scale
   return Transformer(config, arrays)
-
-
-def dense_attention(q, k, v, mask):
-  """Softmax attention; q [B S N H], k and v [B S K H], mask [B S S]."""
-  grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[-1])
-  scores = jnp.einsum('BTKGH,BSKH->BKGTS', grouped, k)
-  scores = scores.astype(jnp.float32) / math.sqrt(q.shape[-1])
-  scores = jnp.where(mask[:, None, None], scores, -jnp.inf)
-  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-  out = jnp.einsum('BKGTS,BSKH->BTKGH', weights, v)
-  return out.reshape(q.shape)

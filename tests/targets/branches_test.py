@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Branches: equal to the target on every spliced sequence, and alone."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,6 +86,27 @@ def test_a_branch_equals_the_spliced_sequence(target, problem, score):
       got[b, a], row[length - G - 1 : length], atol=1e-4
     )
   assert np.isfinite(got).all()
+
+
+def test_a_branch_sees_a_window_as_the_spliced_sequence_does():
+  windows = dict(windows=(3, None, 8), attention_scale=0.5)
+  target = transformer.random(
+    dataclasses.replace(CONFIG, **windows), jax.random.key(0)
+  )
+  rng = np.random.default_rng(0)
+  tokens = jnp.asarray(rng.integers(0, 64, (1, 14)), jnp.int32)
+  positions, ones = jnp.arange(14)[None], jnp.ones_like(tokens)
+  proposed = jnp.asarray(rng.integers(0, 64, (1, 2, 6)), jnp.int32)
+  anchors = jnp.array([[9, 1]])
+  with jax.default_matmul_precision('highest'):
+    got = branches.score(target, tokens, positions, ones, anchors, proposed)
+    for branch, anchor in enumerate((9, 1)):
+      text = jnp.concatenate(
+        [tokens[:, : anchor + 1], proposed[:, branch], tokens], axis=1
+      )[:, : anchor + 7]
+      place = jnp.arange(anchor + 7)[None]
+      want, _ = target.encode(text, place, jnp.ones_like(text), ())
+      np.testing.assert_allclose(got[0, branch], want[0, anchor:], atol=1e-4)
 
 
 def test_other_branches_and_later_tokens_change_nothing(problem, score):

@@ -8,7 +8,7 @@ import pytest
 from jspec import errors, loading
 from jspec.checkpoints import gguf
 from jspec.nn import rope
-from jspec.targets import llama, llama_gguf
+from jspec.targets import llama_gguf, tables
 from tests import shared_data, stories260k
 
 NAMES = {
@@ -152,7 +152,7 @@ def test_llama3_rule_is_found_behind_its_divisors(tmp_path):
     rope.inverse_frequencies(config, 8),
     rtol=1e-5,
   )
-  llama.load(
+  tables.load(
     found,
     llama_gguf.rules(found),
     file,

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""Finds out what a target is: architecture, texts, and where its tensors lie.
+
+  smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME
+
+Weights are not read (`loading` does that), so it takes no time and no memory.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+from jspec import errors
+from jspec.checkpoints import gguf, names, safetensors
+from jspec.targets import architecture, embedded, families, llama_gguf
+from jspec.text import chat
+from jspec.text import tokenizer as tokenizer_lib
+
+TARGETS = f'{embedded.NAME}, a folder, a .gguf file or hf:ORG/NAME'
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenTarget:
+  """What a target is, before its weights are read.
+
+  Attributes:
+    name: short name, for reports and drafter checkpoints.
+    family: its `model_type`.
+    config: the architecture.
+    tokenizer: its tokenizer.
+    template: its chat template; None if it has none.
+    source: its tensors.
+    rules: how they become arrays.
+    ignored: those that hold nothing to load.
+  """
+
+  name: str
+  family: str
+  config: architecture.TransformerConfig
+  tokenizer: tokenizer_lib.Tokenizer
+  template: chat.ChatTemplate | None
+  source: names.Source
+  rules: list[names.Rule]
+  ignored: list[str]
+
+
+def open_target(
+  spec: str, show: Callable[[str, int, int], None] | None = None
+) -> OpenTarget:
+  """Opens a target by name, folder, GGUF file or hub name.
+
+  Args:
+    spec: see the module docstring.
+    show: called with (what, done, in all), for a progress bar.
+
+  Raises:
+    errors.UserError: unknown name, unreadable or unsupported model.
+  """
+  if spec == embedded.NAME:
+    return _open_gguf(embedded.path(show), embedded.NAME)
+  if spec.startswith('hf:'):
+    name = spec.removeprefix('hf:')
+    return _open_folder(_download(name), name)
+  path = pathlib.Path(spec).expanduser()
+  if spec and path.is_dir():
+    return _open_folder(path, path.resolve().name)
+  if path.suffix == '.gguf':
+    return _open_gguf(path, path.stem)
+  raise errors.UserError(f'unknown target {spec!r}; use {TARGETS}')
+
+
+def _open_gguf(path: pathlib.Path, name: str) -> OpenTarget:
+  file = gguf.GGUFFile(path)
+  config = llama_gguf.config(file)
+  tokenizer = tokenizer_lib.from_gguf(file.metadata, file.where)
+  tokenizer_lib.check_fits(tokenizer, config.vocab_size, file.where)
+  return OpenTarget(
+    name=name,
+    family='llama',
+    config=config,
+    tokenizer=tokenizer,
+    template=chat.from_gguf(file.metadata, tokenizer),
+    source=file,
+    rules=llama_gguf.rules(config),
+    ignored=llama_gguf.ignored(file),
+  )
+
+
+def _open_folder(path: pathlib.Path, name: str) -> OpenTarget:
+  file = path / 'config.json'
+  if not file.is_file():
+    raise errors.UserError(
+      f'{path} has no config.json; give a Hugging Face checkpoint folder'
+    )
+  fields = tokenizer_lib.read_json(file)
+  family = families.find(fields, str(file))
+  config = family.config(fields, str(file))
+  tokenizer = tokenizer_lib.from_hf_folder(path)
+  tokenizer_lib.check_fits(tokenizer, config.vocab_size, str(path))
+  source = family.prepare(safetensors.SafetensorsFolder(path))
+  return OpenTarget(
+    name=name,
+    family=fields['model_type'],
+    config=config,
+    tokenizer=tokenizer,
+    template=chat.from_hf_folder(path),
+    source=source,
+    rules=family.rules(config),
+    ignored=family.ignored(config, source),
+  )
+
+
+def _download(name: str) -> pathlib.Path:
+  """Returns the local folder of a model of the Hugging Face hub."""
+  if name.count('/') != 1 or not all(name.split('/')):
+    raise errors.UserError(f"'hf:{name}' is not of the form hf:ORG/NAME")
+  try:
+    import huggingface_hub
+  except ImportError as error:
+    raise errors.UserError(
+      f'hf:{name} needs the package huggingface_hub; run `pip install'
+      ' huggingface_hub`, or give a local folder'
+    ) from error
+  try:
+    folder = huggingface_hub.snapshot_download(
+      name, allow_patterns=['*.json', '*.jinja', '*.safetensors']
+    )
+  # The hub package raises its own, requests' and httpx' errors.
+  except Exception as error:
+    first = str(error).strip().split('\n')[0]
+    raise errors.UserError(
+      f'cannot fetch hf:{name} ({first or type(error).__name__}); check the'
+      ' name and the network, or give a local folder'
+    ) from error
+  return pathlib.Path(folder)
