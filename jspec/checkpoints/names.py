@@ -15,6 +15,7 @@ once and filled tensor by tensor, so the peak is the model plus one tensor.
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, runtime_checkable
@@ -63,6 +64,33 @@ class Held:
   def read(self, name: str) -> np.ndarray:
     """See `Source`."""
     return self.tensors[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Renamed:
+  """Some tensors of a `Source` under other names; the rest is not there.
+
+  Attributes:
+    where: as of the source.
+    source: who holds them.
+    called: the source's name of each tensor.
+  """
+
+  where: str
+  source: Source
+  called: Mapping[str, str]
+
+  def names(self) -> Collection[str]:
+    """See `Source`."""
+    return self.called.keys()
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """See `Source`."""
+    return self.source.shape(self.called[name])
+
+  def read(self, name: str) -> np.ndarray:
+    """See `Source`."""
+    return self.source.read(self.called[name])
 
 
 def identity(values: np.ndarray) -> np.ndarray:
@@ -193,18 +221,25 @@ def _is_tiled(
 ) -> bool:
   """Whether boxes inside `shape` cover it without an overlap."""
   volume = sum(math.prod(stop - start for start, stop in b) for b in boxes)
-  if volume != math.prod(shape):
+  return volume == math.prod(shape) and _are_apart(boxes)
+
+
+def _are_apart(boxes: list[tuple[tuple[int, int], ...]]) -> bool:
+  """Whether no two boxes overlap; one axis at a time, for there are many."""
+  if len(boxes) < 2:
+    return True
+  if not boxes[0]:
     return False
-  boxes = sorted(boxes)
-  for i, one in enumerate(boxes):
-    for other in boxes[i + 1 :]:
-      # Sorted by the first axis: nothing later can reach back into `one`.
-      if one and other[0][0] >= one[0][1]:
-        break
-      pairs = zip(one, other, strict=True)
-      if all(a[0] < b[1] and b[0] < a[1] for a, b in pairs):
-        return False
-  return True
+  by_first = collections.defaultdict(list)
+  for first, *rest in boxes:
+    by_first[first].append(tuple(rest))
+  spans = sorted(by_first)
+  if all(a[1] <= b[0] for a, b in itertools.pairwise(spans)):
+    return all(map(_are_apart, by_first.values()))
+  return all(
+    any(a[0] >= b[1] or b[0] >= a[1] for a, b in zip(one, other, strict=True))
+    for one, other in itertools.combinations(boxes, 2)
+  )
 
 
 def _report(where: str, problems: list[str]) -> str:

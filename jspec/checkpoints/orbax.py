@@ -10,13 +10,15 @@ complete steps only. What stays is the newest N and, counted apart, the best N.
 There are no pointers: newest and best are read from what is there, so they
 cannot name what is gone.
 
+A step that was saved in haste, without its metrics, has NaN for the metric: it
+can be resumed, and is never the best.
+
 Saving is synchronous: a drafter is small, and a failed save stops the run at
 the step that made it.
 """
 
 import dataclasses
 import json
-import math
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -27,6 +29,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from jspec import errors
+from jspec.checkpoints import inventory
 from jspec.typing import PyTree
 
 
@@ -61,6 +64,7 @@ class Checkpoints:
       on_message: takes a line when something on disk is left out.
     """
     self._folder = pathlib.Path(folder).absolute()
+    self._broken = self._folder.parent / inventory.BROKEN
     self._metric = metric
     self._on_message = on_message
     self._policy = checkpoint_managers.AnyPreservationPolicy(
@@ -109,7 +113,8 @@ class Checkpoints:
       like: a state with the wanted names, shapes, dtypes and shardings.
 
     Raises:
-      UserError: names or shapes differ, or none of several can be read.
+      UserError: names or shapes differ, or none of those there were can be
+        read.
     """
     steps = sorted(self._manager.all_steps(), reverse=True)
     for step in steps:
@@ -123,10 +128,11 @@ class Checkpoints:
         self._manager.close()
         self._set_aside(step, reason)
         self._manager = self._open()
-    if steps:
+    # What was set aside, now or in an earlier start, was trained for.
+    if steps or any(self._broken.glob('*')):
       raise errors.UserError(
-        f'no checkpoint in {self._folder} can be read: use another --workdir, '
-        'or delete this one to start anew'
+        f'no checkpoint in {self._folder} can be read (see {self._broken}): use'
+        ' another --workdir, or delete both folders to start anew'
       )
     return None
 
@@ -181,8 +187,7 @@ class Checkpoints:
 
   def _rank(self, metrics):
     """Orders checkpoints: the metric, then the older one; NaN comes last."""
-    value = float(metrics[self._metric])
-    return (-math.inf if math.isnan(value) else value, -metrics['step'])
+    return inventory.rank(float(metrics[self._metric]), metrics['step'])
 
   def _steps_on_disk(self):
     return sorted(int(p.name) for p in self._folder.iterdir() if _is_step(p))
@@ -198,7 +203,7 @@ class Checkpoints:
   def _set_aside(self, step, reason):
     """Moves a broken step away, so that the step can be saved again."""
     source = self._folder / str(step)
-    aside = self._folder.parent / 'broken_checkpoints' / str(step)
+    aside = self._broken / str(step)
     aside.parent.mkdir(exist_ok=True)
     if aside.exists():
       shutil.rmtree(aside)

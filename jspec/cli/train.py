@@ -22,6 +22,11 @@ def add(programs) -> None:
     action='store_true',
     help='fill the store of hidden states, then stop',
   )
+  parser.add_argument(
+    '--resume',
+    action='store_true',
+    help='go on from a checkpoint of --workdir, or refuse to start',
+  )
   parser.set_defaults(run=run, overrides=[])
 
 
@@ -34,4 +39,5 @@ def run(args: argparse.Namespace) -> None:
     args.overrides,
     args.workdir,
     capture_only=args.capture_only,
+    must_resume=args.resume,
   )

@@ -62,11 +62,17 @@ def training(
   config.data.num_rows = 2 if arg.smoke else 4
 
   config.optim = ml_collections.ConfigDict()
+  config.optim.name = 'adamw'
   config.optim.learning_rate = 6e-4
+  config.optim.schedule = 'cosine'
   config.optim.min_ratio = 0.1
   config.optim.warmup_steps = 5 if arg.smoke else 100
+  config.optim.decay_share = 0.2
+  config.optim.decay_style = 'linear'
+  config.optim.num_micro_batches = 1
   config.optim.weight_decay = 0.01
   config.optim.clip_norm = 1.0
+  config.optim.ema_decay = 0.0
 
   config.eval = ml_collections.ConfigDict()
   config.eval.held_out = 0.1 if arg.smoke else 0.02

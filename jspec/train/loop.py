@@ -22,7 +22,7 @@ from flax import nnx
 from jspec import config as config_lib
 from jspec import errors, provenance
 from jspec import metrics as metrics_lib
-from jspec.checkpoints import orbax
+from jspec.checkpoints import inventory, orbax
 from jspec.data import pipeline
 from jspec.train import (
   build,
@@ -30,14 +30,12 @@ from jspec.train import (
   initial,
   mesh,
   optim,
+  preemption,
   prepare,
   settings,
   step,
   workdir,
 )
-
-# Held-out metric of the best checkpoint: 1 + mean length of the joint prefix.
-BEST = 'tokens_per_round'
 
 
 def run(
@@ -45,6 +43,7 @@ def run(
   folder: pathlib.Path | str,
   *,
   loaded: Any,
+  must_resume: bool = False,
   evaluate: Callable[[Any], dict[str, float]] | None = None,
   on_progress: Callable[[int, dict[str, Any]], None] | None = None,
   on_message: Callable[[str], None] = print,
@@ -55,6 +54,7 @@ def run(
     config: a ConfigDict or a `settings.TrainConfig`.
     folder: the workdir; empty, absent, or of a run with the same config.
     loaded: the target as `jspec.loading.load_target` returns it.
+    must_resume: refuse to start where there is no checkpoint to go on from.
     evaluate: called with the drafter at every evaluation; what it returns is
       logged as `evaluate/NAME` (real decoding, for one).
     on_progress: called with the step and its metrics.
@@ -65,14 +65,31 @@ def run(
 
   Raises:
     UserError: the config, the data or the folder do not fit.
+    SystemExit: a SIGTERM asked for it; the step in hand is saved.
   """
   with contextlib.ExitStack() as cleanup:
     return _run(
-      cleanup, config, folder, loaded, evaluate, on_progress, on_message
+      cleanup,
+      config,
+      folder,
+      loaded,
+      must_resume,
+      evaluate,
+      on_progress,
+      on_message,
     )
 
 
-def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
+def _run(
+  cleanup,
+  config,
+  folder,
+  loaded,
+  must_resume,
+  evaluate,
+  on_progress,
+  on_message,
+):
   """Does what `run` says; `cleanup` closes what was opened, come what may."""
   started = time.monotonic()
 
@@ -80,7 +97,13 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   if not isinstance(config, settings.TrainConfig):
     config = config_lib.build(settings.TrainConfig, config)
   folder = pathlib.Path(folder).absolute()
-  devices = mesh.data_mesh(config.data.num_rows)
+  if must_resume and not inventory.read(folder, settings.BEST):
+    raise errors.UserError(
+      f'{folder} has no checkpoint to go on from: name another --workdir, or'
+      ' start without --resume'
+    )
+  num_micro_batches = config.optim.num_micro_batches
+  devices = mesh.data_mesh(config.data.num_rows, num_micro_batches)
 
   # --- data ---------------------------------------------------------------
   found = prepare.documents(config, loaded, on_message)
@@ -129,10 +152,21 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   optimizer = optim.optimizer(config.optim, config.num_steps)
   # Nothing was refused: from here on the folder is this run's.
   workdir.claim(folder, ours)
-  state = step.init(parts, optimizer, jax.random.key(config.seed))
+  ema_decay = config.optim.ema_decay
+  state = step.init(
+    parts, optimizer, jax.random.key(config.seed), has_average=ema_decay > 0
+  )
   state = mesh.replicate(state, devices)
   train_step = jax.jit(
-    functools.partial(step.train_step, parts.merge, taps_of, optimizer, judge),
+    functools.partial(
+      step.train_step,
+      parts.merge,
+      taps_of,
+      optimizer,
+      judge,
+      ema_decay=ema_decay,
+      num_micro_batches=num_micro_batches,
+    ),
     donate_argnums=0,
   )
   eval_step = jax.jit(
@@ -148,7 +182,7 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   # --- restore ------------------------------------------------------------
   checkpoints = orbax.Checkpoints(
     folder / 'checkpoints',
-    metric=BEST,
+    metric=settings.BEST,
     keep_latest=config.checkpoint.keep_latest,
     keep_best=config.checkpoint.keep_best,
     on_message=on_message,
@@ -172,17 +206,20 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
   # --- loop ---------------------------------------------------------------
   def measure():
     values = _held_out(eval_step, state, frozen, target, held_batches, devices)
-    if BEST not in values:
+    if settings.BEST not in values:
       raise errors.UserError(
-        f'the loss of {config.drafter.build} reports no `{BEST}`: the best '
-        'checkpoint is chosen by it'
+        f'the loss of {config.drafter.build} reports no `{settings.BEST}`: the'
+        ' best checkpoint is chosen by it'
       )
     if evaluate is not None:
-      decoded = evaluate(parts.merge(state.params, frozen))
+      decoded = evaluate(parts.merge(state.result, frozen))
       values |= {f'evaluate/{name}': x for name, x in decoded.items()}
     return values
 
   pending, num_in_a_row, last_time = None, 0, time.monotonic()
+  preempted = preemption.Watch()
+  cleanup.callback(preempted.stop)
+  preempted.start()
 
   def flush(held_out):
     """Writes the row of the step before, which is done by now."""
@@ -217,22 +254,46 @@ def _run(cleanup, config, folder, loaded, evaluate, on_progress, on_message):
     if is_last or number % config.eval.every == 0:
       held_out = measure()
       flush({f'held_out/{name}': x for name, x in held_out.items()})
+      num_skipped = int(state.num_skipped)
+      if is_last and num_skipped == number:
+        raise errors.UserError(
+          f'not one of {number} steps had a loss and a gradient that are'
+          ' finite, so nothing was learnt: lower optim.learning_rate'
+        )
       # The row comes first: a kill in between repeats it, never loses it.
       checkpoints.save(
         number, state, {'batches': batches.get_state()}, _scalars(held_out)
       )
       last_time = time.monotonic()
+    elif preempted.is_asked:
+      # No time to evaluate: NaN is never the best.
+      flush({})
+      unknown = {settings.BEST: float('nan')}
+      checkpoints.save(number, state, {'batches': batches.get_state()}, unknown)
+    if preempted.is_asked and not is_last:
+      on_message(
+        f'train: SIGTERM: step {number} is saved; the same command goes on'
+      )
+      raise SystemExit(preemption.EXIT_CODE)
     if is_out_of_time:
       on_message(f'train: time limit after {number} steps')
       break
 
+  if int(state.num_skipped):
+    on_message(
+      f'train: {int(state.num_skipped)} of {int(state.step)} steps were'
+      ' skipped: loss or gradient not finite'
+    )
+
   # --- export of the best -------------------------------------------------
   best = checkpoints.best_step()
   best_state = checkpoints.restore(best, state).state
-  best_drafter = parts.merge(best_state.params, frozen)
+  best_drafter = parts.merge(best_state.result, frozen)
   out = export.save(write_export, best_drafter, folder / 'export', loaded, best)
-  score = checkpoints.metrics(best)[BEST]
-  on_message(f'train: step {best} is best, {BEST} {score:.3f}, saved in {out}')
+  score = checkpoints.metrics(best)[settings.BEST]
+  on_message(
+    f'train: step {best} is best, {settings.BEST} {score:.3f}, saved in {out}'
+  )
   return out
 
 
@@ -244,7 +305,7 @@ def _held_out(eval_step, state, frozen, target, batches, devices):
     # The same key in every evaluation: anchors must not move the metric.
     key = jax.random.fold_in(jax.random.key(0), index)
     values = eval_step(
-      state.params, frozen, target, mesh.shard_rows(batch, devices), key
+      state.result, frozen, target, mesh.shard_rows(batch, devices), key
     )
     values = {name: np.asarray(x, np.float64) for name, x in values.items()}
     weight = float(values.get('num_blocks', 1.0))

@@ -18,6 +18,7 @@ def run(
   workdir: pathlib.Path | str | None,
   *,
   capture_only: bool = False,
+  must_resume: bool = False,
 ) -> None:
   """Builds the config, loads the target and trains.
 
@@ -26,6 +27,7 @@ def run(
     overrides: words `--config.KEY=VALUE`.
     workdir: folder of the run; may be None with `capture_only`.
     capture_only: fill the store of taps, then stop.
+    must_resume: refuse to start where there is no checkpoint to go on from.
 
   Raises:
     UserError: the config, the data or the folder do not fit.
@@ -39,7 +41,7 @@ def run(
     raise errors.UserError('--workdir is missing: name a folder for the run')
   loaded = loading.load_target(config.target)
   if not capture_only:
-    loop.run(config, workdir, loaded=loaded)
+    loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
     return
   found = prepare.documents(config, loaded)
   train, _ = prepare.split(found, config.eval.held_out, config.data.domains)

@@ -11,13 +11,20 @@ from jspec.typing import PyTree
 AXIS = 'data'
 
 
-def data_mesh(num_rows: int) -> Mesh:
-  """A mesh of all devices; the rows of a batch must share out evenly."""
+def data_mesh(num_rows: int, num_micro_batches: int = 1) -> Mesh:
+  """A mesh of all devices; the rows of a portion must share out evenly."""
   devices = np.array(jax.devices())
+  if num_rows % num_micro_batches:
+    raise errors.UserError(
+      f'data.num_rows is {num_rows} but optim.num_micro_batches is '
+      f'{num_micro_batches}: make it a multiple'
+    )
+  num_rows //= num_micro_batches
   if num_rows % devices.size:
     raise errors.UserError(
-      f'data.num_rows is {num_rows} but there are {devices.size} devices: make '
-      'it a multiple'
+      f'{num_rows} rows go through at once (data.num_rows, by'
+      f' optim.num_micro_batches) but there are {devices.size} devices: make'
+      ' data.num_rows a multiple of both'
     )
   return Mesh(devices, (AXIS,), axis_types=(AxisType.Auto,))
 

@@ -82,7 +82,15 @@ def drafter(
 
   A reduced vocabulary is counted anew from the training answers of this very
   run, so no map of another run can be picked up.
+
+  Raises:
+    UserError: the target caps its logits, which no teacher here does.
   """
+  if loaded.model.config.logit_cap is not None:
+    raise errors.UserError(
+      f'{loaded.name} caps its logits (final_logit_softcapping): training for'
+      ' such a target is not supported'
+    )
   make = build.resolve(config.drafter.build)
   if config.drafter.init:
     return initial.drafter(config, loaded, make)

@@ -8,6 +8,8 @@ from jspec import errors
 from jspec.train import optim as optim_lib
 
 MODES = ('store', 'online')
+# Held-out metric of the best checkpoint: 1 + mean length of the joint prefix.
+BEST = 'tokens_per_round'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,15 @@
               = state, num_skipped+1  otherwise
 
 The step counts batches, so it goes on over a skipped one; the optimiser's own
-count (the learning rate) does not. Every draw comes from the run's key and the
-step, so a resumed run draws what the uninterrupted one draws.
+count (the learning rate) and the average do not. Every draw comes from the
+run's key and the step, so a resumed run draws what the uninterrupted one draws.
+
+The average of parameters, if there is one, follows the n steps made by
+
+  average += (1 - d) (params - average)
+  d = min(ema_decay, (1 + n) / (10 + n))
+
+so that it forgets the initial weights early.
 """
 
 import dataclasses
@@ -20,7 +27,9 @@ import optax
 from flax import nnx
 
 from jspec.drafters import base
+from jspec.drafters import parts as parts_lib
 from jspec.targets import branches
+from jspec.train import accumulation
 from jspec.typing import Array, Int, Key, PyTree
 
 # The target's normed states [B, A, G + 1, D] behind proposed blocks.
@@ -38,6 +47,7 @@ class TrainState:
     step: batches seen.
     num_skipped: batches whose loss or gradient was not finite.
     key: the run's key; a step folds its number in.
+    average: of `params` over the steps; None in a run without.
   """
 
   params: dict[str, Array]
@@ -45,6 +55,12 @@ class TrainState:
   step: Int[Array, '']
   num_skipped: Int[Array, '']
   key: Key[Array, '']
+  average: dict[str, Array] | None = None
+
+  @property
+  def result(self) -> dict[str, Array]:
+    """The parameters to evaluate and to export."""
+    return self.params if self.average is None else self.average
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,16 +97,22 @@ def split(drafter: Any) -> Parts:
 
 
 def init(
-  parts: Parts, optimizer: optax.GradientTransformation, key: Key[Array, '']
+  parts: Parts,
+  optimizer: optax.GradientTransformation,
+  key: Key[Array, ''],
+  *,
+  has_average: bool = False,
 ) -> TrainState:
   """Builds the state of step 0."""
   # Own buffers for all: the step donates the state.
+  average = jax.tree.map(jnp.array, parts.params) if has_average else None
   return TrainState(
     params=jax.tree.map(jnp.array, parts.params),
     opt_state=optimizer.init(parts.params),
     step=jnp.zeros((), jnp.int32),
     num_skipped=jnp.zeros((), jnp.int32),
     key=key,
+    average=average,
   )
 
 
@@ -103,6 +125,9 @@ def train_step(
   frozen: PyTree,
   target: PyTree,
   batch: dict[str, Array],
+  *,
+  ema_decay: float = 0.0,
+  num_micro_batches: int = 1,
 ) -> tuple[TrainState, dict[str, Array]]:
   """Makes one step; jit it with the first four bound and `state` donated.
 
@@ -116,21 +141,23 @@ def train_step(
     frozen: what the drafter borrows.
     target: the target's arrays when training online, else an empty tree.
     batch: packed rows.
+    ema_decay: of the average, in a state that has one.
+    num_micro_batches: portions of the batch to go through one by one.
 
   Returns:
     The new state and metrics: the drafter's, `loss`, `grad_norm`, `skipped`
     (0 or 1 for this step).
   """
-  draft_batch = as_draft_batch(batch, *taps_of(target, batch))
   key = jax.random.fold_in(state.key, state.step)
 
-  def loss_fn(params):
+  def loss_of(params, batch, key):
+    draft_batch = as_draft_batch(batch, *taps_of(target, batch))
     drafter = merge(params, frozen)
     seen = _judged(judge, drafter, target, draft_batch, key)
     return drafter.loss(seen, key)
 
-  (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(
-    state.params
+  loss, metrics, grads = accumulation.value_and_grad(
+    loss_of, num_micro_batches, state.params, batch, key
   )
   grad_norm = optax.tree.norm(grads)
   is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -148,6 +175,15 @@ def train_step(
     num_skipped=state.num_skipped + skipped,
     key=state.key,
   )
+  if state.average is not None:
+    num_made = new_state.step - new_state.num_skipped
+    rate = 1 - jnp.minimum(ema_decay, (1 + num_made) / (10 + num_made))
+    average = jax.tree.map(
+      lambda mean, x: mean + rate * (x - mean), state.average, params
+    )
+    new_state = dataclasses.replace(
+      new_state, average=keep(average, state.average)
+    )
   metrics = dict(metrics, loss=loss, grad_norm=grad_norm, skipped=skipped)
   return new_state, metrics
 
@@ -167,7 +203,7 @@ def eval_step(
   drafter = merge(params, frozen)
   seen = _judged(judge, drafter, target, draft_batch, key)
   loss, metrics = drafter.loss(seen, key)
-  return dict(metrics, loss=loss)
+  return dict(parts_lib.take(metrics)[0], loss=loss)
 
 
 def as_draft_batch(

@@ -95,6 +95,9 @@ def _check_same(path, ours):
       f'{path} is not the config of a run ({error}): use another --workdir'
     ) from error
   ours = config_lib.flatten(ours)
+  # A run from before a key existed did what the key's default says.
+  unsaid = {n: x for n, x in _key_defaults().items() if n in ours}
+  theirs = {**unsaid, **theirs}
   differing = [
     f'{name} ({theirs.get(name, "absent")} there, {ours.get(name, "absent")} '
     'here)'
@@ -107,3 +110,19 @@ def _check_same(path, ours):
       + ', '.join(differing)
       + '; use another --workdir'
     )
+
+
+def _key_defaults():
+  """Keys of a config that have a default, by their names in the file."""
+  plain = settings.TrainConfig(
+    target='',
+    drafter=settings.DrafterConfig(build=''),
+    data=settings.DataConfig(answers='', mode='online'),
+  )
+  values = json.loads(json.dumps({'config': dataclasses.asdict(plain)}))
+  required = {'target', 'drafter.build', 'data.answers', 'data.mode'}
+  return {
+    name: value
+    for name, value in config_lib.flatten(values).items()
+    if name.removeprefix('config.') not in required
+  }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What stays, what is restored, and what happens to broken checkpoints."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,6 +120,37 @@ def test_training_does_not_start_over_when_all_are_broken(
     path.write_bytes(b'')
   with pytest.raises(errors.UserError, match='no checkpoint'):
     open_checkpoints().latest(state(0))
+
+
+def test_metrics_that_are_all_cut_are_no_reason_to_start_over(
+  open_checkpoints, tmp_path
+):
+  save(open_checkpoints(), [1.0])
+  (tmp_path / 'checkpoints' / '1' / 'metrics' / 'metrics').write_text('{')
+  # Set aside in the first start, and not forgotten in the second.
+  for _ in range(2):
+    with pytest.raises(errors.UserError, match='no checkpoint .* can be read'):
+      open_checkpoints().latest(state(0))
+
+
+def test_best_that_was_deleted_by_hand_is_chosen_anew(
+  open_checkpoints, tmp_path
+):
+  settings = {'keep_latest': 2, 'keep_best': 1}
+  save(open_checkpoints(**settings), [1.0, 5.0, 3.0, 2.0, 4.0])
+  assert open_checkpoints(**settings).best_step() == 2
+  shutil.rmtree(tmp_path / 'checkpoints' / '2')
+  checkpoints = open_checkpoints(**settings)
+  assert checkpoints.best_step() == 5
+  save(checkpoints, [1.5], first=6)
+  assert checkpoints.steps() == [5, 6] and checkpoints.best_step() == 5
+
+
+def test_step_that_was_not_measured_is_never_the_best(open_checkpoints):
+  checkpoints = open_checkpoints(keep_latest=2)
+  save(checkpoints, [1.0, 2.0, float('nan')])
+  assert checkpoints.best_step() == 2
+  assert checkpoints.latest(state(0)).step == 3
 
 
 @pytest.mark.parametrize(

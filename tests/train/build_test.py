@@ -47,7 +47,12 @@ def no_arrays(monkeypatch):
 
 def loaded(num_layers=12, rotary=LLAMA3):
   like = types.SimpleNamespace(
-    ff_width=48, num_heads=4, num_kv_heads=2, head_width=8, rope=rotary
+    ff_width=48,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=8,
+    rope=rotary,
+    logit_cap=None,
   )
   model = types.SimpleNamespace(
     num_layers=num_layers, width=32, vocab_size=VOCAB, config=like

@@ -9,7 +9,6 @@ import pytest
 
 from jspec import errors
 from jspec.drafters import interchange
-from jspec.targets import transformer
 from jspec.testing import toy
 from jspec.train import build, build_plain, initial, settings
 from tests.drafters import every_method
@@ -112,20 +111,9 @@ def test_another_drafter_is_refused(loaded, tmp_path):
     initial.drafter(config('dflash', tmp_path / 'nowhere'), loaded, print)
 
 
-def split(target):
-  """The target in its form for CPUs."""
-  arrays = {
-    name: getattr(
-      target.layers if name in transformer.LAYER_ARRAYS else target, name
-    )[...]
-    for name in transformer.array_shapes(target.config)
-  }
-  return transformer.Transformer(target.config, arrays, is_split=True)
-
-
 @pytest.mark.parametrize('is_split', [False, True])
 def test_mtp_begins_with_a_layer_of_the_target(loaded, is_split):
-  target = split(loaded.model) if is_split else loaded.model
+  target = toy.split(loaded.model) if is_split else loaded.model
   of = types.SimpleNamespace(**{**vars(loaded), 'model': target})
   chosen = {**options('mtp'), 'init_from_target_layer': 1}
   drafter = build_plain.mtp(of, chosen, None, jax.random.key(0))

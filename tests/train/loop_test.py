@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Runs that are killed, resumed, refused, and that learn."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -166,3 +167,21 @@ def test_run_stops_when_nothing_is_finite(whole, tmp_path):
       max_skipped=2,
       num_steps=20,
     )
+
+
+def test_run_from_before_a_key_existed_goes_on(whole, tmp_path):
+  shutil.copytree(whole / 'run', tmp_path / 'run')
+  shutil.copy(whole / 'answers.jsonl', tmp_path)
+  path = tmp_path / 'run' / 'config.json'
+  saved = json.loads(path.read_text())
+  for section, key in (('optim', 'schedule'), ('data', 'domains')):
+    del saved['config'][section][key]
+  changes = {
+    'data__answers': str(whole / 'answers.jsonl'),
+    'data__store': str(whole / 'taps'),
+  }
+  path.write_text(json.dumps(saved))
+  tiny.train(tmp_path, **changes)
+  path.write_text(json.dumps(saved))
+  with pytest.raises(errors.UserError, match='schedule .cosine there, linear'):
+    tiny.train(tmp_path, optim__schedule='linear', **changes)

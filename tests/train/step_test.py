@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A step that is not finite changes nothing but the count."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,6 +13,7 @@ from flax import nnx
 from jspec import errors
 from jspec.train import optim, step
 
+DECAY = 0.3
 OPTIM = optim.OptimConfig(warmup_steps=1, learning_rate=0.1)
 
 
@@ -19,8 +21,8 @@ class Scale(nnx.Module):
   """loss = mean(w * taps), with one parameter and one frozen array."""
 
   def __init__(self):
-    self.w = nnx.Param(jnp.ones((3,)))
-    self.frozen = nnx.Variable(jnp.ones((3,)))
+    self.w = nnx.Param(jnp.linspace(1, 2, 6).reshape(3, 2))
+    self.frozen = nnx.Variable(jnp.ones((3, 2)))
 
   def loss(self, batch, key):
     del key
@@ -41,10 +43,11 @@ def batch(value):
   }
 
 
-@pytest.fixture(scope='module')
-def run_step():
+@pytest.fixture(scope='module', params=['adamw', 'muon'])
+def run_step(request):
   parts = step.split(Scale())
-  optimizer = optim.optimizer(OPTIM, 10)
+  chosen = dataclasses.replace(OPTIM, name=request.param)
+  optimizer = optim.optimizer(chosen, 10)
   jitted = jax.jit(
     functools.partial(
       step.train_step,
@@ -52,9 +55,10 @@ def run_step():
       step.stored_taps((0,), None),
       optimizer,
       None,
+      ema_decay=DECAY,
     )
   )
-  state = step.init(parts, optimizer, jax.random.key(0))
+  state = step.init(parts, optimizer, jax.random.key(0), has_average=True)
   return state, lambda s, b: jitted(s, parts.frozen, (), b)
 
 
@@ -72,12 +76,36 @@ def test_step_is_skipped_when_not_finite(run_step, bad):
   assert int(skipped.step) == 2
   jax.tree.map(
     np.testing.assert_array_equal,
-    (skipped.params, skipped.opt_state),
-    (state.params, state.opt_state),
+    (skipped.params, skipped.opt_state, skipped.average),
+    (state.params, state.opt_state, state.average),
   )
   after, metrics = one(skipped, batch(1.0))
   assert int(metrics['skipped']) == 0
   assert not np.array_equal(after.params['w'], skipped.params['w'])
+
+
+def test_average_follows_the_steps_that_were_made(run_step):
+  state, one = run_step
+  mean = np.asarray(state.params['w'])
+  for number, value in enumerate([1.0, np.nan, 2.0, 1.0]):
+    state, _ = one(state, batch(value))
+    if np.isfinite(value):
+      made = number + 1 - int(number > 1)
+      decay = min(DECAY, (1 + made) / (10 + made))
+      mean = decay * mean + (1 - decay) * np.asarray(state.params['w'])
+    np.testing.assert_allclose(state.average['w'], mean, rtol=1e-5)
+  assert np.abs(mean - state.params['w']).max() > 1e-3
+  np.testing.assert_array_equal(state.result['w'], state.average['w'])
+
+
+def test_state_without_an_average_names_what_it_always_did():
+  optimizer = optim.optimizer(OPTIM, 10)
+  state = step.init(step.split(Scale()), optimizer, jax.random.key(0))
+  names = {
+    str(path[0]) for path, _ in jax.tree_util.tree_leaves_with_path(state)
+  }
+  assert names == {'.params', '.opt_state', '.step', '.num_skipped', '.key'}
+  assert state.result is state.params
 
 
 def test_decay_spares_norms_and_vectors():

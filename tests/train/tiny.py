@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A target and a run that train in seconds; also run as a process to kill.
 
-python -m tests.train.tiny FOLDER KILL_AT
+python -m tests.train.tiny FOLDER KILL_AT [CHANGES]
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -95,7 +96,14 @@ def silent(_):
   """Takes a message and says nothing."""
 
 
-def train(folder, name='run', on_progress=None, on_message=silent, **changes):
+def train(
+  folder,
+  name='run',
+  on_progress=None,
+  on_message=silent,
+  must_resume=False,
+  **changes,
+):
   """Trains in FOLDER/name."""
   if not (folder / 'answers.jsonl').exists():
     write_answers(folder / 'answers.jsonl')
@@ -105,6 +113,7 @@ def train(folder, name='run', on_progress=None, on_message=silent, **changes):
     loaded=loaded(),
     on_progress=on_progress,
     on_message=on_message,
+    must_resume=must_resume,
   )
 
 
@@ -118,4 +127,9 @@ def _kill_at(last):
 
 
 if __name__ == '__main__':
-  train(pathlib.Path(sys.argv[1]), on_progress=_kill_at(int(sys.argv[2])))
+  train(
+    pathlib.Path(sys.argv[1]),
+    on_progress=_kill_at(int(sys.argv[2])),
+    on_message=functools.partial(print, flush=True),
+    **json.loads(sys.argv[3] if len(sys.argv) > 3 else '{}'),
+  )
