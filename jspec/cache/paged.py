@@ -10,11 +10,14 @@ ever written, so nothing is ever rolled back.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from jspec.kernels.kv_commit import api as kv_commit
+from jspec.kernels.kv_commit import sharded as kv_commit_sharded
 from jspec.typing import Array, Bool, Float, Int
 
 
@@ -26,10 +29,29 @@ class Pages:
   A page holds its rows head by head ([K, R, H]): attention batches over heads,
   and the other order costs a transposed copy of every page it reads (6 times
   the attention time at one row on a CPU).
+
+  Attributes:
+    k: keys, rotated.
+    v: values.
+    sharding: how the pools lie on a mesh that shares out the heads; attention
+      and commit run on every shard's own heads then. None: XLA alone decides.
   """
 
   k: Float[Array, 'L P K R H']
   v: Float[Array, 'L P K R H']
+  sharding: NamedSharding | None = dataclasses.field(
+    default=None, metadata={'static': True}
+  )
+
+  @property
+  def shards(self) -> dict[str, Any]:
+    """Mesh and axis of the heads, as the kernels' `sharded` modules name them.
+
+    Empty without a mesh.
+    """
+    if self.sharding is None:
+      return {}
+    return dict(mesh=self.sharding.mesh, heads=self.sharding.spec[2])
 
 
 @jax.tree_util.register_dataclass
@@ -81,10 +103,19 @@ def write(
 
   Returns the pages and whether any row had no page to go to.
   """
-  k_pages, v_pages, dropped = kv_commit.kv_commit(
-    pages.k, pages.v, k, v, path, table.page_ids, table.lengths, num_rows
+  commit = kv_commit_sharded if pages.shards else kv_commit
+  k_pages, v_pages, dropped = commit.kv_commit(
+    pages.k,
+    pages.v,
+    k,
+    v,
+    path,
+    table.page_ids,
+    table.lengths,
+    num_rows,
+    **pages.shards,
   )
-  return Pages(k_pages, v_pages), dropped
+  return dataclasses.replace(pages, k=k_pages, v=v_pages), dropped
 
 
 def advance(

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: MIT
+"""Serving: who runs when and on which pages."""
