@@ -37,6 +37,7 @@ SCHEDULES = {
   'anchor_only': [[8, 8, 8], [8, 8, 8]] + [[1, 1, 1]] * 5,
 }
 _CHUNK = 8
+NUM_DRAWS = 6
 
 
 # Modules are arguments, not constants, so that equal drafters share a program.
@@ -102,6 +103,27 @@ class Suite:
         assert draft.q is None
       elif draft.q is not None:
         _check_law(draft, hot)
+
+  def check_confidence_depends_as_claimed(self) -> None:
+    """Drawn anew, what it does not look at leaves a confidence as it is."""
+    depends = base.confidence_depends(self.drafter)
+    assert depends in base.DEPENDS, f'confidence_depends is {depends!r}'
+    text = toy.prompts(NUM_ROWS, TEXT_LEN)
+    state, table = self.prefill(text, SCHEDULES['chunks'])
+    hot = jnp.full((NUM_ROWS,), 1.5)
+    known = {}
+    for draw in range(NUM_DRAWS):
+      keys = jax.random.split(jax.random.key(draw), NUM_ROWS)
+      draft = self.propose(state, table, text, hot, keys)
+      for row in range(NUM_ROWS):
+        for node, path in _paths(draft, row):
+          seen = {'prefix': (), 'before': path[:-1], 'token': path}[depends]
+          got = float(draft.confidence[row, node])
+          first = known.setdefault((row, node, seen), got)
+          assert abs(got - first) < 1e-5, (
+            f'confidence_depends is {depends!r}, but that of node {node} is'
+            f' {first} and then {got} behind {path[:-1]} if {path[-1]} is drawn'
+          )
 
   def check_no_retrace(self) -> None:
     """Other texts, lengths and row counts run the same compiled program."""
@@ -174,6 +196,7 @@ def run(drafter, target) -> None:
   suite.check_state_equals_a_fresh_prefill()
   suite.check_rows_are_isolated()
   suite.check_draft_is_well_formed()
+  suite.check_confidence_depends_as_claimed()
   suite.check_no_retrace()
 
 
@@ -185,6 +208,15 @@ def _assert_close(want, got, name):
   leaves = zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True)
   for a, b in leaves:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def _paths(draft, row):
+  """Every live draft node with the tokens from the anchor's child to it."""
+  tokens, parents = np.asarray(draft.tokens[row]), draft.parents[row].tolist()
+  paths = [()]
+  for node in range(1, int(draft.num_nodes[row])):
+    paths.append((*paths[parents[node]], int(tokens[node])))
+    yield node, paths[node]
 
 
 def _check_draft(draft, text, drafter, target):

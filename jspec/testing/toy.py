@@ -17,7 +17,7 @@ from jspec.drafters import (
   dflash,
   objective,
 )
-from jspec.nn import rope
+from jspec.nn import rope, stack
 from jspec.targets import transformer
 
 VOCAB_SIZE = 64
@@ -53,6 +53,13 @@ def target(seed: int = 0, **changes) -> transformer.Transformer:
   )
   config = dataclasses.replace(config, **changes)
   return transformer.random(config, jax.random.key(seed))
+
+
+def split(of: transformer.Transformer) -> transformer.Transformer:
+  """The same target with every layer's weights apart, its form for CPUs."""
+  other = jax.tree.map(lambda array: array, of)  # The module anew.
+  other.layers = stack.split(of.layers, of.num_layers)
+  return other
 
 
 def config(

@@ -11,6 +11,7 @@ import datetime
 import functools
 import hashlib
 import json
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,9 +23,23 @@ import jinja2.parser
 import jinja2.sandbox
 
 from jspec import errors
+from jspec.text import messages as messages_lib
 from jspec.text import tokenizer as tokenizer_lib
 
-Message = Mapping[str, Any]
+Message = messages_lib.Message
+
+# What a template may do wrong, written by strangers as it is.
+_FAILURES = (
+  jinja2.TemplateError,
+  TypeError,
+  AttributeError,
+  ValueError,
+  LookupError,
+  ArithmeticError,
+  RecursionError,
+)
+_OURS = ('messages', 'tools', 'add_generation_prompt', 'bos_token', 'eos_token')
+_CUT = '\ufdd0'  # A noncharacter: no text holds it, nothing strips it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,26 +69,95 @@ class ChatTemplate:
       ) from error
 
   def render(
-    self, messages: Sequence[Message], *, add_generation_prompt: bool
+    self,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
   ) -> str:
     """Returns the text of a conversation.
 
     Args:
-      messages: objects with `role` and `content`.
+      messages: objects as `messages.check` wants them.
       add_generation_prompt: end with the opening of the assistant's turn.
+      tools: what the model may call, as in OpenAI's API.
+      variables: more of what a template may look at, `enable_thinking` say.
 
     Raises:
-      errors.UserError: malformed messages, or the template refuses them.
+      errors.UserError: malformed messages, the template refuses them or has no
+        place for tools, or variables that are not the caller's to set.
     """
-    check(messages)
-    try:
-      return self._compiled.render(
-        messages=[dict(message) for message in messages],
-        add_generation_prompt=add_generation_prompt,
-        bos_token=self.bos_token or '',
-        eos_token=self.eos_token or '',
+    variables = variables or {}
+    taken = [name for name in variables if name in _OURS]
+    if taken:
+      raise errors.UserError(
+        f'the template variable {taken[0]} has its own place in the request;'
+        ' give it there'
       )
-    except (jinja2.TemplateError, TypeError, AttributeError) as error:
+    given = {
+      **variables,
+      'messages': messages_lib.for_template(messages),
+      'add_generation_prompt': add_generation_prompt,
+      'bos_token': self.bos_token or '',
+      'eos_token': self.eos_token or '',
+    }
+    text = self._render({**given, 'tools': list(tools) if tools else None})
+    if tools and text == self._render({**given, 'tools': None}):
+      raise errors.UserError(
+        "the model's chat template has no place for tools; use a model that was"
+        ' taught to call them, or describe them in a message'
+      )
+    return text
+
+  def continued(self, messages: Sequence[Message], **options: Any) -> str:
+    """Returns the text of a conversation that ends within its last message.
+
+    The answer then continues that message: no end of its turn is rendered.
+
+    Args:
+      messages: as for `render`; the last one is the assistant's, with content.
+      **options: `tools` and `variables` of `render`.
+
+    Raises:
+      errors.UserError: of `render`; the last message cannot be continued.
+    """
+    *before, last = messages_lib.for_template(messages)
+    if last['role'] != 'assistant' or not last['content']:
+      raise errors.UserError(
+        'the last message is not a text of the assistant, so there is nothing'
+        ' to continue; add one'
+      )
+    marked = {**last, 'content': last['content'] + _CUT}
+    text = self.render(
+      [*before, marked], add_generation_prompt=False, **options
+    )
+    if text.count(_CUT) != 1:
+      raise errors.UserError(
+        'the chat template does not render the last message as it is, so it'
+        ' cannot be continued; leave continue_final_message out'
+      )
+    return text[: text.index(_CUT)]
+
+  def opening(self, messages: Sequence[Message], **options: Any) -> str:
+    """Returns what the template writes of the turn that the model continues.
+
+    It may open a thought (`formats.thinking.Tags.is_open`), or close one.
+
+    Args:
+      messages: as for `render`.
+      **options: `tools` and `variables` of `render`.
+    """
+    with_it, without = (
+      self.render(messages, add_generation_prompt=adds, **options)
+      for adds in (True, False)
+    )
+    return with_it[len(os.path.commonprefix([with_it, without])) :]
+
+  def _render(self, given):
+    try:
+      return self._compiled.render(given)
+    except _FAILURES as error:
       raise errors.UserError(
         f'the chat template refused the messages: {error}'
       ) from error
@@ -155,7 +239,7 @@ def answer_mask(
   Raises:
     errors.UserError: no answer in the messages, or the prefix rule fails.
   """
-  check(messages)
+  messages_lib.check(messages)
   ids = tokenizer.encode(template.render(messages, add_generation_prompt=False))
   mask = [False] * len(ids)
   turns = [i for i, m in enumerate(messages) if m['role'] == 'assistant']
@@ -179,22 +263,6 @@ def answer_mask(
     stop = ends[-1] + 1 if ends else stop
     mask[start:stop] = [True] * (stop - start)
   return ids, mask
-
-
-def check(messages: Any) -> None:
-  """Refuses messages that no template can mean."""
-  if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
-    raise errors.UserError('messages must be a list of {role, content} objects')
-  if not messages:
-    raise errors.UserError('messages is empty; give at least one message')
-  for i, message in enumerate(messages):
-    if not isinstance(message, Mapping):
-      raise errors.UserError(f'message {i} is not an object with role, content')
-    for field in ('role', 'content'):
-      if not isinstance(message.get(field), str):
-        raise errors.UserError(
-          f'message {i}: {field} is {message.get(field)!r}, not a string'
-        )
 
 
 def _prefix_len(

@@ -6,6 +6,7 @@ vocabulary inside a GGUF file (`text/gguf_vocabulary.py`).
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ import tokenizers
 
 from jspec import errors
 from jspec.text import gguf_vocabulary
+from jspec.text import pieces as pieces_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Tokenizer:
   def vocab_size(self) -> int:
     """One more than the largest id."""
     return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+
+  @functools.cached_property
+  def pieces(self) -> pieces_lib.Pieces:
+    """What every id adds to a text; a UserError where no single id does."""
+    return pieces_lib.Pieces(self.backend)
 
   def encode(self, text: str, *, add_special: bool = False) -> list[int]:
     """Returns the ids of a text; special tokens in it are recognised.
