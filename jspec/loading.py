@@ -22,13 +22,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import errors
-from jspec.checkpoints import gguf, safetensors
-from jspec.targets import embedded, llama, llama_gguf, transformer
+from jspec import errors, opening
+from jspec.targets import architecture, embedded, tables, transformer
 from jspec.text import chat
 from jspec.text import tokenizer as tokenizer_lib
 
-TARGETS = f'{embedded.NAME}, a folder, a .gguf file or hf:ORG/NAME'
 # Folder of a training workdir that holds its best drafter, exported.
 EXPORT = 'export'
 
@@ -75,19 +73,9 @@ def load_target(spec: str, *, progress: bool = True) -> LoadedTarget:
   """
   bar = _Bar(progress)
   try:
-    if spec == embedded.NAME:
-      return _load_gguf(embedded.path(bar.show), embedded.NAME, bar)
-    if spec.startswith('hf:'):
-      name = spec.removeprefix('hf:')
-      return _load_folder(_download(name), name, bar)
-    path = pathlib.Path(spec).expanduser()
-    if spec and path.is_dir():
-      return _load_folder(path, path.resolve().name, bar)
-    if path.suffix == '.gguf':
-      return _load_gguf(path, path.stem, bar)
+    return _load(opening.open_target(spec, bar.show), bar)
   finally:
     bar.clear()
-  raise errors.UserError(f'unknown target {spec!r}; use {TARGETS}')
 
 
 def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
@@ -120,11 +108,11 @@ def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
 
 
 def fingerprint(
-  config: transformer.TransformerConfig, arrays: dict[str, np.ndarray]
+  config: architecture.TransformerConfig, arrays: dict[str, np.ndarray]
 ) -> str:
   """Returns 16 hex digits over the architecture and a corner of each array."""
   digest = hashlib.sha256()
-  architecture = {
+  shape = {
     'num_layers': config.num_layers,
     'width': config.width,
     'ff_width': config.ff_width,
@@ -134,8 +122,9 @@ def fingerprint(
     'vocab_size': config.vocab_size,
     'rope': [config.rope.kind, config.rope.base, config.rope.factor],
     'tied': config.tied,
+    **architecture.deviations(config),
   }
-  digest.update(json.dumps(architecture, sort_keys=True).encode())
+  digest.update(json.dumps(shape, sort_keys=True).encode())
   for name in sorted(arrays):
     corner = arrays[name][(slice(0, _FINGERPRINT_ROWS),) * arrays[name].ndim]
     values = np.ascontiguousarray(corner, dtype='<f4')
@@ -144,51 +133,15 @@ def fingerprint(
   return digest.hexdigest()[:16]
 
 
-def _load_gguf(path: pathlib.Path, name: str, bar: '_Bar') -> LoadedTarget:
-  bar.show(f'reading {name}', 0, 1)
-  file = gguf.GGUFFile(path)
-  config = llama_gguf.config(file)
-  tokenizer = tokenizer_lib.from_gguf(file.metadata, file.where)
-  tokenizer_lib.check_fits(tokenizer, config.vocab_size, file.where)
-  template = chat.from_gguf(file.metadata, tokenizer)
-  arrays = llama.load(
+def _load(found: opening.OpenTarget, bar: '_Bar') -> LoadedTarget:
+  name, config = found.name, found.config
+  arrays = tables.load(
     config,
-    llama_gguf.rules(config),
-    file,
-    ignored=llama_gguf.ignored(file),
+    found.rules,
+    found.source,
+    ignored=found.ignored,
     on_tensor=lambda done, total: bar.show(f'reading {name}', done, total),
   )
-  return _assemble(name, config, arrays, tokenizer, template)
-
-
-def _load_folder(path: pathlib.Path, name: str, bar: '_Bar') -> LoadedTarget:
-  file = path / 'config.json'
-  if not file.is_file():
-    raise errors.UserError(
-      f'{path} has no config.json; give a Hugging Face checkpoint folder'
-    )
-  config = llama.config(tokenizer_lib.read_json(file), str(file))
-  tokenizer = tokenizer_lib.from_hf_folder(path)
-  tokenizer_lib.check_fits(tokenizer, config.vocab_size, str(path))
-  template = chat.from_hf_folder(path)
-  source = safetensors.SafetensorsFolder(path)
-  arrays = llama.load(
-    config,
-    llama.rules(config),
-    source,
-    ignored=llama.ignored(config, source),
-    on_tensor=lambda done, total: bar.show(f'reading {name}', done, total),
-  )
-  return _assemble(name, config, arrays, tokenizer, template)
-
-
-def _assemble(
-  name: str,
-  config: transformer.TransformerConfig,
-  arrays: dict[str, np.ndarray],
-  tokenizer: tokenizer_lib.Tokenizer,
-  template: chat.ChatTemplate | None,
-) -> LoadedTarget:
   mark = fingerprint(config, arrays)
   model = transformer.Transformer(config, arrays, is_split=_splits_layers())
   arrays.clear()  # Before there is a third copy of them.
@@ -197,9 +150,9 @@ def _assemble(
   return LoadedTarget(
     name=name,
     model=model,
-    tokenizer=tokenizer,
-    template=template,
-    stop_ids=tokenizer.eos_ids,
+    tokenizer=found.tokenizer,
+    template=found.template,
+    stop_ids=found.tokenizer.eos_ids,
     fingerprint=mark,
   )
 
@@ -207,31 +160,6 @@ def _assemble(
 def _splits_layers() -> bool:
   """Whether the layers' weights are kept apart here; see `nn.stack`."""
   return jax.default_backend() == 'cpu'
-
-
-def _download(name: str) -> pathlib.Path:
-  """Returns the local folder of a model of the Hugging Face hub."""
-  if name.count('/') != 1 or not all(name.split('/')):
-    raise errors.UserError(f"'hf:{name}' is not of the form hf:ORG/NAME")
-  try:
-    import huggingface_hub
-  except ImportError as error:
-    raise errors.UserError(
-      f'hf:{name} needs the package huggingface_hub; run `pip install'
-      ' huggingface_hub`, or give a local folder'
-    ) from error
-  try:
-    folder = huggingface_hub.snapshot_download(
-      name, allow_patterns=['*.json', '*.jinja', '*.safetensors']
-    )
-  # The hub package raises its own, requests' and httpx' errors.
-  except Exception as error:
-    first = str(error).strip().split('\n')[0]
-    raise errors.UserError(
-      f'cannot fetch hf:{name} ({first or type(error).__name__}); check the'
-      ' name and the network, or give a local folder'
-    ) from error
-  return pathlib.Path(folder)
 
 
 def _options(spec: str) -> tuple[str, dict[str, Any]]:

@@ -14,7 +14,16 @@ Annotations are two-argument jaxtyping strings, `Float[Array, 'B T D']`; the
 tests execute them.
 """
 
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
+from jaxtyping import (
+  Array,
+  Bool,
+  Float,
+  Int,
+  Key,
+  PyTree,
+  Shaped,
+  UInt32,
+)
 
 __all__ = [
   'Array',
@@ -23,5 +32,6 @@ __all__ = [
   'Int',
   'Key',
   'PyTree',
+  'Shaped',
   'UInt32',
 ]

@@ -65,9 +65,14 @@ def best(implementations: Implementations) -> tuple[str, ...]:
   """What None stands for: 'tpu' where it can on a single TPU, else 'xla'.
 
   XLA spreads its own operations over a mesh; a Pallas kernel must be called
-  under `shard_map` there, and by name. The kernels for GPUs are named as well.
+  under `shard_map` there, whose shards are single TPUs. The kernels for GPUs
+  are taken by name only.
   """
-  is_one_tpu = jax.default_backend() == 'tpu' and jax.device_count() == 1
+  mesh = jax.sharding.get_abstract_mesh()
+  is_shard = not mesh.empty and mesh.are_all_axes_manual
+  is_one_tpu = jax.default_backend() == 'tpu' and (
+    is_shard or jax.device_count() == 1
+  )
   return ('tpu', 'xla') if is_one_tpu and 'tpu' in implementations else ('xla',)
 
 

@@ -18,6 +18,8 @@ os.environ['JAX_PLATFORMS'] = {'gpu': 'cuda'}.get(PLATFORM, PLATFORM)
 # Most of a test is compiling, and LLVM takes most of that; the passes of XLA
 # stay. JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests the code that users run.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
+# No test reads what another run compiled.
+os.environ['JAX_COMPILATION_CACHE_DIR'] = ''
 # Read when the CPU client starts, so this must come before jax does.
 os.environ['XLA_FLAGS'] = (
   os.environ.get('XLA_FLAGS', '')

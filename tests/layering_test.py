@@ -16,42 +16,52 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # What the modules of a layer may import besides their own. A layer is a package
 # of jspec, a module of it, or a single module that must be told apart.
 _BASE = {'errors', 'typing'}
-_VALUES = _BASE | {'kernels', 'tree', 'cache'}
+_VALUES = _BASE | {'kernels', 'tree', 'packing', 'cache'}
 _MODEL = _VALUES | {'nn'}
 _TRAINED = _MODEL | {'targets', 'checkpoints', 'drafters', 'trees'}
 _OUTPUT = {'metrics', 'provenance'}
-_LOADED = _TRAINED | {'text', 'data', 'decode', 'loading'}
-_EVERYTHING = _LOADED | _OUTPUT | {'config', 'conversation'}
+_LOADED = _TRAINED | {'text', 'data', 'decode', 'opening', 'loading'}
+_EVERYTHING = _LOADED | _OUTPUT | {'config', 'conversation', 'distributed'}
 ALLOWED = {
   '': set(),  # jspec/__init__.py
   'errors': set(),
   'typing': set(),
+  'distributed': _BASE,
   'config': {'errors'},
   'provenance': _BASE,
   'metrics': _BASE,
   'kernels': _BASE,
   'tree': _BASE,
+  'packing': _BASE | {'kernels'},
   'cache': _BASE | {'kernels', 'tree'},
   'nn': _VALUES,
   'trees': _BASE | {'tree'},
+  'depth': _BASE | {'tree'},
   'targets': _MODEL | {'checkpoints'},
   'checkpoints': _BASE,
   'drafters': _MODEL | {'targets', 'checkpoints', 'trees'},
   'decode': _TRAINED,
+  'routing': _BASE,
+  'serve': _TRAINED | {'decode', 'depth', 'text'},
+  # HTTP: it knows the engine, and nothing of models.
+  'server': _BASE | {'decode', 'depth', 'routing', 'serve', 'text'},
   'text': _BASE,
   'data': _BASE | {'text'},
   'train': _TRAINED | _OUTPUT | {'text', 'data', 'config'},
-  'loading': _TRAINED | {'text'},
+  'opening': _TRAINED | {'text'},
+  'loading': _TRAINED | {'text', 'opening'},
   'conversation': _LOADED,
-  'testing': _TRAINED | {'decode', 'text'},
-  'evals': _EVERYTHING,
-  'bench': _EVERYTHING,
+  'testing': _TRAINED | {'decode', 'text', 'routing'},
+  'evals': _EVERYTHING | {'depth', 'serve'},
+  'bench': _EVERYTHING | {'depth', 'serve', 'server', 'sim'},  # Traces.
   'demo': _EVERYTHING | {'train', 'evals'},
   'bakeoff': _EVERYTHING | {'train', 'evals'},
   'doctor': _EVERYTHING | {'train', 'evals'},
+  'sim': _BASE | {'depth'},
   'cli': (
     _EVERYTHING
     | {'train', 'train.main', 'evals', 'bench', 'demo', 'bakeoff', 'doctor'}
+    | {'sim', 'serve', 'depth', 'server'}
   ),
   'programs': {'cli'},
   # The entry point of training; it alone opens models.
@@ -64,13 +74,16 @@ OUTSIDE = {
   'config': {'ml_collections'},
   'kernels': {'jax', 'jaxtyping', 'numpy'},
   'tree': {'jax', 'jaxtyping', 'numpy'},
+  'packing': {'jax'},
+  'depth': {'jax', 'numpy'},
   'trees': {'jax', 'jaxtyping', 'numpy'},
   'cache': {'jax', 'jaxtyping', 'numpy'},
+  'routing': set(),
   'cli': set(),
   'programs': set(),
 }
 # Programs start the command line, which stands above their package.
-PROGRAMS = {'export', 'generate', 'import'}
+PROGRAMS = {'export', 'generate', 'import', 'profile'}
 
 
 def modules() -> dict[str, pathlib.Path]:

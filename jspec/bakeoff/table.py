@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The bake-off's results as a Markdown table, and what they say.
 
-tokens a round counts the target's own token. 'third draft' is how often it is
-accepted when the two before it were drafted and it was tried.
+tokens a round counts the target's own token. 'first draft' is the share of
+rounds that accept one; 'third draft' is, of the rounds that accept two, the
+share that accept a third.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,6 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
   lines = [_line([*header, 'third draft']), _line(['---'] * (len(header) + 1))]
   for result in results:
     overall = result['overall']
-    rates = overall['accepted_if_drafted']
     cells = [
       result['name'],
       f'{result["num_params"] / 1e6:.1f}',
@@ -38,7 +38,8 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
         _number(result['domains'].get(name, {}).get('tokens_per_round'))
         for name in domains
       ),
-      *(_number(rates[i]) if len(rates) > i else '' for i in (0, 2)),
+      _number(overall['accepted_per_round'][0]),
+      _number(_conditional(result, 2)),
     ]
     lines.append(_line(cells))
   return '\n'.join(lines)

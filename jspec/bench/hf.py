@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The same weights through `transformers`: float32, same cores, same run."""
 
+import inspect
+import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,13 +13,59 @@ import numpy as np
 from jspec import errors
 from jspec.bench import programs
 from jspec.nn import stack
+from jspec.targets import architecture
 
 
-def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
-  """Milliseconds a token of both, measured in turns.
+class Rows:
+  """Decodes rows of equal length greedily, with their keys and values cached.
+
+  The model is called directly: `generate` adds bookkeeping to every token.
+
+  Attributes:
+    num_threads: cores it uses: all that this process may.
+    version: of transformers.
+  """
+
+  def __init__(self, model: Any):
+    self._torch, self._transformers = packages()
+    self.num_threads = len(os.sched_getaffinity(0))
+    self._torch.set_num_threads(self.num_threads)
+    self.version = self._transformers.__version__
+    self._model = _same_weights(model, self._torch, self._transformers)
+    # Of `forward`; it was renamed on the way to 5.40.
+    known = inspect.signature(self._model.forward).parameters
+    self._argument = 'cache' if 'cache' in known else 'past_key_values'
+
+  def begin(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """Reads prompts of equal length; returns the first token of each."""
+    self._cache = self._transformers.DynamicCache()
+    self._step(self._torch.tensor(prompts))
+    return self._token[:, 0].tolist()
+
+  def decode(self, num_tokens: int) -> list[list[int]]:
+    """The next tokens of each row."""
+    found = []
+    for _ in range(num_tokens):
+      self._step(self._token)
+      found.append(self._token)
+    return self._torch.cat(found, dim=1).tolist()
+
+  def _step(self, tokens):
+    with self._torch.inference_mode():
+      out = self._model(
+        tokens,
+        use_cache=True,
+        logits_to_keep=1,
+        **{self._argument: self._cache},
+      )
+      self._token = out.logits[:, -1:].argmax(-1)
+
+
+def packages() -> tuple[Any, Any]:
+  """Torch and transformers.
 
   Raises:
-    UserError: torch or transformers is not installed.
+    UserError: one is not installed.
   """
   try:
     import torch
@@ -26,20 +75,25 @@ def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
       f'--compare needs torch and transformers ({error}); run `pip install'
       ' torch transformers`'
     ) from error
-  other = _same_weights(model, torch, transformers)
+  return torch, transformers
+
+
+def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
+  """Milliseconds a token of both, one row, measured in turns.
+
+  Raises:
+    UserError: torch or transformers is not installed.
+  """
+  other = Rows(model)
   run_steps, _ = programs.rounds_program(model, None, context)
   jax.block_until_ready(run_steps())
 
   def decode():
-    """Decodes `programs.STEPS` tokens greedily behind a context of ones."""
-    with torch.no_grad():
-      out = other(torch.ones((1, context), dtype=torch.long), use_cache=True)
-      token = out.logits[:, -1:].argmax(-1)
-      began = time.perf_counter()
-      for _ in range(programs.STEPS):
-        out = other(token, past_key_values=out.past_key_values, use_cache=True)
-        token = out.logits[:, -1:].argmax(-1)
-      return (time.perf_counter() - began) / programs.STEPS * 1e3
+    """Decodes `programs.STEPS` tokens behind a context of ones."""
+    other.begin([[1] * context])
+    began = time.perf_counter()
+    other.decode(programs.STEPS)
+    return (time.perf_counter() - began) / programs.STEPS * 1e3
 
   decode()
   ours, theirs = [], []
@@ -58,6 +112,12 @@ def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
 
 def _same_weights(model, torch, transformers):
   c = model.config
+  odd = list(architecture.deviations(c))
+  if odd or c.rope.kind != 'default':
+    raise errors.UserError(
+      'only Llamas without rotary scaling are compared with transformers; this'
+      f' target has {", ".join(odd) or c.rope.kind}'
+    )
   config = transformers.LlamaConfig(
     vocab_size=c.vocab_size,
     hidden_size=c.width,

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import tree
+from jspec import errors, tree
 from jspec.bench import programs, timing
 from jspec.decode import sampling
 from jspec.decode.verify import api as verify
@@ -56,8 +56,16 @@ def run(
     repeats: timed repetitions of each figure.
     compare: also time `transformers`, which must be installed.
     on_progress: called with (figures done, figures in all).
+
+  Raises:
+    UserError: the target attends over latents.
   """
   model = loaded.model
+  if model.config.latent is not None:
+    raise errors.UserError(
+      f'{loaded.name} attends over latents, whose layers `bench step` cannot'
+      ' time without attention; use `jspec bench throughput`'
+    )
   total = len(rows) * len(nodes) + 6 + compare
   done = 0
 
@@ -217,8 +225,8 @@ def _stack_ms(model, repeats):
   q_width = config.num_heads * config.head_width
 
   def one_layer(layer, x):
-    heads = layer.before_attention(x, config.norm_eps)
-    return layer.after_attention(x, heads[..., :q_width], config.norm_eps)
+    heads = layer.before_attention(x, config)
+    return layer.after_attention(x, heads[..., :q_width], config)
 
   @jax.jit
   def steps(all_layers, x):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`jspec bench step | kernels`: what a round and its operations cost."""
+"""`jspec bench`: what rounds cost and bring, and what HTTP adds."""
 
 import argparse
 
 from jspec import errors
-from jspec.cli import options, progress
+from jspec.cli import options, progress, serve_bench, throughput
 
 
 def add(programs) -> None:
@@ -56,6 +56,8 @@ def add(programs) -> None:
   )
   options.add_json(kernels)
   kernels.set_defaults(run=run_kernels)
+  throughput.add(actions)
+  serve_bench.add(actions)
 
 
 def run_kernels(args: argparse.Namespace) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`jspec doctor CKPT`: what a drafter wants, and why acceptance may be low.
 
+`jspec doctor TARGET` says what a target was understood to be.
+
 Codes: 0 nothing found, 1 something was found, 2 it cannot be read.
 """
 
@@ -14,16 +16,17 @@ def add(programs) -> None:
   """Declares the program."""
   parser = programs.add_parser(
     'doctor',
-    help='say what a drafter checkpoint wants and what is odd about it',
+    help='say what a drafter or target is understood to be, and what is odd',
     description='Reads a drafter checkpoint of ours or of another project, says'
     ' what it is, and looks for reasons why few drafts would be accepted. Ends'
-    ' with 1 if there are any.',
+    ' with 1 if there are any. Of a target it says what was understood; a layer'
+    ' that drafts inside of it is looked at with --layout.',
     allow_abbrev=False,
   )
   parser.add_argument(
     'checkpoint',
     metavar='CKPT',
-    help='a checkpoint folder, or the workdir of a training run',
+    help='a checkpoint folder, the workdir of a training run, or a target',
   )
   parser.add_argument(
     '--target',
@@ -61,8 +64,15 @@ def run(args: argparse.Namespace) -> int:
     raise errors.UserError('--prompts measures with a target: give --target')
   options.writable(args.json)
   extra = interchange.given(args.set)
-  from jspec.doctor import examine, report
+  from jspec.doctor import examine, target_report
 
+  if args.layout is None and target_report.is_target(args.checkpoint):
+    if args.target or args.prompts or args.set:
+      raise errors.UserError(
+        f'{args.checkpoint} is a target: --target, --prompts and --set are for'
+        ' drafters'
+      )
+    return _show(target_report.examine(args.checkpoint), args.json)
   prompts = options.prompts(args.prompts, args.limit) if args.prompts else []
   params = options.sampling(args, ()) if prompts else None
   checkup = examine.examine(args.checkpoint, layout=args.layout, extra=extra)
@@ -82,8 +92,14 @@ def run(args: argparse.Namespace) -> int:
           checkup, target, prompts, params, args.rows
         )
       checkup.findings += findings
-  result = {**examine.result(checkup), 'measured': measured}
+  return _show({**examine.result(checkup), 'measured': measured}, args.json)
+
+
+def _show(result, path) -> int:
+  """Prints and writes a result; the code of the program."""
+  from jspec.doctor import report
+
   print(report.text(result))
-  if args.json is not None:
-    options.write_json(args.json, options.with_provenance(result))
+  if path is not None:
+    options.write_json(path, options.with_provenance(result))
   return 1 if result['findings'] else 0

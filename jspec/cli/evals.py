@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`jspec evals acceptance | lossless` (also `jspec eval ...`)."""
+"""`jspec evals acceptance | lossless | calibration` (also `jspec eval`)."""
 
 import argparse
 
@@ -18,11 +18,20 @@ def add(programs) -> None:
   for name, help_text, run in (
     ('acceptance', 'accepted drafts by depth, tokens per round', acceptance),
     ('lossless', 'tokens with the drafter against plain decoding', lossless),
+    (
+      'calibration',
+      'how well confidence predicts acceptance, before and after scaling',
+      calibration,
+    ),
   ):
     action = actions.add_parser(
       name, help=help_text, description=help_text, allow_abbrev=False
     )
-    options.add_models(action, drafter='shipped')
+    # Confidence is judged on chains, and on those that it would not draft too.
+    chain = 'shipped,tree_size=0,min_expected_accepted=0'
+    options.add_models(
+      action, drafter=chain if run is calibration else 'shipped'
+    )
     options.add_prompts(action, default='demo')
     options.add_limit(action)
     options.add_sampling(action)
@@ -47,6 +56,16 @@ def lossless(args: argparse.Namespace) -> int:
   result = _run(args, lossless_lib, 'comparing with plain decoding')
   print(lossless_lib.table(result))
   return 1 if result['failures'] else 0
+
+
+def calibration(args: argparse.Namespace) -> None:
+  """Judges a drafter's confidence and prints tables."""
+  options.keep_programs()
+  from jspec.evals import calibration as calibration_lib
+
+  print(
+    calibration_lib.table(_run(args, calibration_lib, 'judging confidence'))
+  )
 
 
 def _run(args, module, what, **named):

@@ -16,12 +16,16 @@ from jspec import errors
 from jspec.cli import (
   bakeoff,
   bench,
+  ckpt,
   data,
   demo,
   doctor,
   evals,
   generate,
   interchange,
+  profile,
+  serve,
+  sim,
   train,
 )
 
@@ -29,12 +33,16 @@ PROGRAMS = (
   demo,
   generate,
   train,
+  ckpt,
   evals,
   bench,
+  profile,
   data,
   interchange,
   doctor,
   bakeoff,
+  sim,
+  serve,
 )
 
 

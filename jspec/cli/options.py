@@ -15,8 +15,16 @@ RULES = ('walk', 'token', 'block', 'recursive', 'traversal')
 SHIPPED_PROMPTS = ASSETS / 'prompts.jsonl'
 
 
-def add_models(parser: argparse.ArgumentParser, drafter: str) -> None:
-  """Adds --target and --drafter; `drafter` is the default of the latter."""
+def add_models(
+  parser: argparse.ArgumentParser, drafter: str, *, is_served: bool = False
+) -> None:
+  """Adds --target and --drafter.
+
+  Args:
+    parser: of a program.
+    drafter: default of --drafter.
+    is_served: the program takes several drafters (`served_models`).
+  """
   parser.add_argument(
     '--target',
     default='smollm2_135m',
@@ -27,7 +35,9 @@ def add_models(parser: argparse.ArgumentParser, drafter: str) -> None:
     '--drafter',
     default=drafter,
     metavar='NAME|CHECKPOINT|MODULE:ATTR',
-    help='none, ngram, suffix, shipped, or your own (default: %(default)s)',
+    help='none, ngram, suffix, shipped, or your own'
+    + (', or several, as A,B or NAME=A,NAME=B' if is_served else '')
+    + ' (default: %(default)s)',
   )
 
 
@@ -74,8 +84,8 @@ def add_sampling(
   )
 
 
-def add_rule(parser: argparse.ArgumentParser) -> None:
-  """Adds --rule, how drafts are verified."""
+def add_rule(parser: Any) -> None:
+  """Adds --rule, how drafts are verified, to a parser or to a group of one."""
   parser.add_argument(
     '--rule',
     default='walk',
@@ -83,6 +93,15 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
     help='how drafts are verified: walk keeps the very tokens of plain'
     ' decoding; the others sample the drafts and keep its law (default:'
     ' %(default)s)',
+  )
+
+
+def add_costs(parser: argparse.ArgumentParser) -> None:
+  """Adds --measure-again, for what a serving engine knows of its rounds."""
+  parser.add_argument(
+    '--measure-again',
+    action='store_true',
+    help='measure what rounds cost, even if an earlier start left a table',
   )
 
 
@@ -149,6 +168,29 @@ def models(args: argparse.Namespace) -> tuple[Any, Any]:
   return loaded, drafter
 
 
+def served_models(args: argparse.Namespace) -> tuple[Any, Any]:
+  """As `models`, where several drafters may be named for one engine."""
+  from jspec import loading
+  from jspec.cli import mixture, progress
+
+  loaded = loading.load_target(args.target)
+  with progress.Wait(f'loading drafter {args.drafter}'):
+    drafter = mixture.load(args.drafter, loaded)
+  return loaded, drafter
+
+
+def keep_programs() -> None:
+  """Keeps compiled programs for the next start, unless told where or not to.
+
+  JAX reads the variable when it is imported, so this comes before that; the
+  programs of a serving engine take a minute to compile and seconds to load.
+  """
+  home = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  os.environ.setdefault(
+    'JAX_COMPILATION_CACHE_DIR', str(pathlib.Path(home) / 'jspec' / 'programs')
+  )
+
+
 def writable(path: pathlib.Path | None) -> None:
   """Refuses a path for results before the work, not after it."""
   if path is None:
@@ -163,10 +205,14 @@ def writable(path: pathlib.Path | None) -> None:
 
 def write_json(path: pathlib.Path | None, result: Any) -> None:
   """Writes a result at once: a reader sees the old file or the whole one."""
-  if path is None:
-    return
+  if path is not None:
+    write_text(path, json.dumps(result, indent=2) + '\n')
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+  """Writes a text at once, as `write_json`."""
   part = path.with_name(f'.{path.name}.part')
-  part.write_text(json.dumps(result, indent=2) + '\n', encoding='utf-8')
+  part.write_text(text, encoding='utf-8')
   part.replace(path)
 
 

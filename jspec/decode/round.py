@@ -11,17 +11,24 @@ is the same round with a draft of the anchor alone.
 """
 
 import dataclasses
-import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jspec import tree
 from jspec.cache import paged
-from jspec.decode import keys, sampling
+from jspec.decode import asks as asks_lib
+from jspec.decode import drafts, keys, sampling, scoring
+from jspec.decode import given as given_lib
+from jspec.decode import lessons as lessons_lib
 from jspec.decode.verify import api as verify
 from jspec.drafters import base
-from jspec.typing import Array, Bool, Int, PyTree
+from jspec.typing import Array, Bool, Float, Int, PyTree
+
+# From a draft and the state to how many of its nodes each row verifies.
+Plan = Callable[[tree.Draft, 'State'], Int[Array, 'B']]
 
 
 @jax.tree_util.register_dataclass
@@ -34,11 +41,13 @@ class Stats:
     num_drafted: draft nodes verified at each depth (first draft: column 0); of
       a tree all of them, so its columns may grow by more than 1 a round.
     num_accepted: drafts accepted and emitted at each depth; no bonus.
+    num_broken: rounds whose draft was dropped, see `drafts.without_broken`.
   """
 
   num_rounds: Int[Array, 'B']
   num_drafted: Int[Array, 'B G']
   num_accepted: Int[Array, 'B G']
+  num_broken: Int[Array, 'B']
 
 
 @jax.tree_util.register_dataclass
@@ -59,6 +68,9 @@ class State:
     sampling: what each row's request asked for.
     stop_ids: tokens that end a row, padded with -1.
     stats: counts since the row was admitted.
+    asks: what requests ask beyond sampling; None: they cannot.
+    scores: survival of the drafts of the row's last round, for plans that must
+      not look at the next one's; nan before the first. None: not kept.
   """
 
   cache: paged.PagedCache
@@ -71,6 +83,25 @@ class State:
   sampling: sampling.Sampling
   stop_ids: Int[Array, 'B X']
   stats: Stats
+  asks: asks_lib.Asks | None = None
+  scores: Float[Array, 'B G'] | None = None
+
+
+class Round(NamedTuple):
+  """What one round did, for those who learn from it.
+
+  Attributes:
+    draft: what was proposed; `num_nodes` of it were verified.
+    path: nodes that the target follows, from the first draft on and then 0,
+      even where a stop id or the budget cut the row before the end.
+    num_committed: tokens emitted; 0 for rows that took no part.
+    lessons: of the rows; None if nobody can want them.
+  """
+
+  draft: tree.Draft
+  path: Int[Array, 'B G']
+  num_committed: Int[Array, 'B']
+  lessons: lessons_lib.Lessons | None
 
 
 def init_state(
@@ -84,14 +115,48 @@ def init_state(
 ) -> State:
   """Empty rows of `max_len` tokens each, which own their pages throughout."""
   pages_per_row = -(-max_len // page_size)
-  table = paged.contiguous_table(num_rows, pages_per_row)
-  num_pages = num_rows * pages_per_row
+  return empty_state(
+    target,
+    drafter,
+    paged.contiguous_table(num_rows, pages_per_row),
+    num_pages=num_rows * pages_per_row,
+    page_size=page_size,
+    output_len=max_len,
+    num_stop_ids=num_stop_ids,
+  )
+
+
+def empty_state(
+  target,
+  drafter,
+  table: paged.PageTable,
+  *,
+  num_pages: int,
+  page_size: int,
+  output_len: int,
+  num_stop_ids: int,
+) -> State:
+  """Empty rows over a pool of pages.
+
+  Args:
+    target: the model.
+    drafter: who drafts; None decodes plainly.
+    table: pages of the rows; no token is committed yet.
+    num_pages: of the pool.
+    page_size: tokens of a page.
+    output_len: places for emitted tokens.
+    num_stop_ids: places for stop ids.
+  """
+  num_rows = table.lengths.shape[0]
+  # Rows as the target computes them: casting a pool would copy it every round.
+  token = jax.ShapeDtypeStruct((1,), jnp.int32)
   pages = paged.init_pages(
     target.num_layers,
     num_pages,
     page_size,
     target.num_kv_heads,
     target.head_width,
+    jax.eval_shape(target.embed, token).dtype,
   )
   depth = drafter.num_draft_tokens if drafter is not None else 0
 
@@ -110,15 +175,26 @@ def init_state(
     anchor=zeros(),
     remaining=zeros(),
     is_stopped=zeros(dtype=bool),
-    output=zeros(max_len),
+    output=zeros(output_len),
     num_output=zeros(),
     sampling=sampling.stack([sampling.SamplingParams()] * num_rows),
     stop_ids=jnp.full((num_rows, num_stop_ids), -1, jnp.int32),
-    stats=Stats(zeros(), zeros(depth), zeros(depth)),
+    stats=Stats(zeros(), zeros(depth), zeros(depth), zeros()),
   )
 
 
-def run_round(target, drafter, state: State, *, rule: str) -> State:
+def run_round(
+  target,
+  drafter,
+  state: State,
+  *,
+  rule: str,
+  sizes: tuple[int, ...] | None = None,
+  plan: Plan | None = None,
+  is_plain: bool = False,
+  given: given_lib.Given | None = None,
+  wants_lessons: Bool[Array, ''] | None = None,
+) -> tuple[State, Round]:
   """Proposes, scores, accepts, stops and commits once, for every row.
 
   Args:
@@ -129,10 +205,44 @@ def run_round(target, drafter, state: State, *, rule: str) -> State:
       deterministic and the tokens are those of plain decoding with the same
       seed; under the others they are sampled at each row's temperature and the
       law is that of plain decoding.
+    sizes: total nodes of a round that is compiled, see `scoring`; None: the
+      anchors alone and everything.
+    plan: how many nodes of each row to verify: at least the anchor, and no more
+      than it has; None: all.
+    is_plain: draft nothing this time; the drafter still takes in what is
+      committed, so that it can draft again later.
+    given: what the host says of this round; None: nothing.
+    wants_lessons: whether `Round.lessons` are looked up; None: they cannot be.
   """
   table = state.cache.table
-  draft = _fit(_propose(drafter, state, rule), state.remaining)
-  scored, accepted = _verify(target, drafter, state, draft, rule)
+  if drafter is None or is_plain:
+    draft = tree.plain(state.anchor)
+  elif given is None:
+    draft = propose(drafter, state, rule)
+  else:
+    draft = jax.lax.cond(
+      given.is_given,
+      lambda: given.judged(state.anchor),
+      lambda: propose(drafter, state, rule),
+    )
+  if is_plain:
+    rule = verify.WALK  # Where nothing is drafted, every rule is this one.
+  draft, is_broken = drafts.without_broken(draft, target.vocab_size)
+  draft = drafts.fit(draft, state.remaining)
+  if state.asks is not None:
+    draft = asks_lib.capped(state.asks, draft)
+  if plan is not None:
+    draft = dataclasses.replace(draft, num_nodes=plan(draft, state))
+  scored, accepted, logprobs, likeliest = scoring.score_and_accept(
+    target,
+    state,
+    draft,
+    taps=() if drafter is None else drafter.taps,
+    rule=rule,
+    sizes=scoring.ends(*draft.tokens.shape) if sizes is None else sizes,
+    given=given,
+    wants_lessons=wants_lessons,
+  )
   num_committed, is_stopped = _truncate(
     accepted.tokens,
     accepted.num_accepted + 1,
@@ -154,8 +264,13 @@ def run_round(target, drafter, state: State, *, rule: str) -> State:
   drafter_state = state.drafter
   if drafter is not None:
     drafter_state = drafter.commit(state.drafter, table, rows)
+  asks = state.asks
+  if asks is not None:
+    asks = asks_lib.record(
+      asks, accepted.tokens, num_committed, state.num_output, logprobs
+    )
   remaining = jnp.where(is_stopped, 0, state.remaining - num_committed)
-  return dataclasses.replace(
+  after = dataclasses.replace(
     state,
     cache=cache,
     drafter=drafter_state,
@@ -166,8 +281,24 @@ def run_round(target, drafter, state: State, *, rule: str) -> State:
       state.output, state.num_output, accepted.tokens, num_committed
     ),
     num_output=state.num_output + num_committed,
-    stats=_count(state, draft, accepted.num_accepted, num_committed),
+    asks=asks,
+    stats=_count(state, draft, is_broken, accepted.num_accepted, num_committed),
   )
+  depth = jnp.arange(1, accepted.path.shape[1])
+  is_kept = depth <= accepted.num_accepted[:, None]
+  path = jnp.where(is_kept, accepted.path[:, 1:], 0)
+  lessons = None
+  if wants_lessons is not None:
+    lessons = lessons_lib.of(
+      wants_lessons,
+      likeliest,
+      draft,
+      accepted,
+      scored.taps,
+      table.lengths,
+      num_committed,
+    )
+  return after, Round(draft, path, num_committed, lessons)
 
 
 def run_rounds(
@@ -176,13 +307,12 @@ def run_rounds(
   state: State,
   num_rounds: Int[Array, ''],
   wants_rows: Bool[Array, ''],
-  *,
-  rule: str,
+  **options: Any,
 ) -> State:
   """Runs up to `num_rounds` rounds; ends early when nothing is left to do.
 
   With `wants_rows` it also ends as soon as a row finishes, so that the host can
-  hand the row to another request.
+  hand the row to another request. `options` are those of `run_round`.
   """
   was_active = state.remaining > 0
 
@@ -194,96 +324,13 @@ def run_rounds(
 
   def body(carry):
     i, state = carry
-    return i + 1, run_round(target, drafter, state, rule=rule)
+    return i + 1, run_round(target, drafter, state, **options)[0]
 
   return jax.lax.while_loop(go_on, body, (jnp.zeros((), jnp.int32), state))[1]
 
 
-def node_budgets(num_nodes: int) -> tuple[int, ...]:
-  """The numbers of nodes a round is compiled for: the anchor alone, and all.
-
-  A row without drafts costs a plain step, and the matmuls of a few nodes cost
-  about the same on every device, so what lies between is not worth compiling.
-  """
-  return (1,) if num_nodes == 1 else (1, num_nodes)
-
-
-def _fit(draft, remaining):
-  """Cuts drafts to what a row may still emit.
-
-  A row that may emit r more tokens never keeps a node of depth r or more (the
-  last node's sample is the r-th token), so nodes behind the last shallower one
-  are not scored; accepted paths stay inside the context because what a round
-  emits is cut to r. Rows that are finished need the anchor only, and must not
-  make the others' round larger.
-  """
-  depth = tree.depths(draft.parents)
-  node = jnp.arange(1, depth.shape[1] + 1, dtype=jnp.int32)
-  is_useful = depth < jnp.maximum(remaining, 1)[:, None]
-  num_useful = jnp.max(jnp.where(is_useful, node, 1), axis=1)
-  return dataclasses.replace(
-    draft, num_nodes=jnp.minimum(draft.num_nodes, num_useful)
-  )
-
-
-def _verify(target, drafter, state, draft, rule):
-  """Scores as many nodes as some row has, and decides what is kept.
-
-  The branches read the cache and never write it: a branch that carried it would
-  copy all of it. Logits stay inside; what comes out is padded to all nodes.
-  """
-  table = state.cache.table
-  taps = drafter.taps if drafter is not None else ()
-  num_nodes = draft.tokens.shape[1]
-
-  def score(budget):
-    cut = jax.tree.map(
-      lambda leaf: leaf[:, :budget] if leaf.ndim > 1 else leaf, draft
-    )
-    scored = target.score(
-      cut.tokens,
-      table.lengths[:, None] + tree.depths(cut.parents),
-      tree.ancestor_words(cut.parents),
-      state.cache,
-      taps,
-    )
-    accepted = verify.accept(
-      target.logits(scored.hidden), cut, state.sampling, table.lengths, rule
-    )
-    return (
-      dataclasses.replace(
-        scored,
-        hidden=_pad(scored.hidden, 1, num_nodes),
-        taps=_pad(scored.taps, 1, num_nodes),
-        k=_pad(scored.k, 2, num_nodes),
-        v=_pad(scored.v, 2, num_nodes),
-      ),
-      dataclasses.replace(
-        accepted,
-        path=_pad(accepted.path, 1, num_nodes),
-        tokens=_pad(accepted.tokens, 1, num_nodes),
-      ),
-    )
-
-  budgets = node_budgets(num_nodes)
-  if len(budgets) == 1:
-    return score(num_nodes)
-  needed = jnp.max(draft.num_nodes)
-  index = jnp.searchsorted(jnp.asarray(budgets), needed)
-  return jax.lax.switch(
-    index, [functools.partial(score, budget) for budget in budgets]
-  )
-
-
-def _pad(x, axis, size):
-  widths = [(0, 0)] * x.ndim
-  widths[axis] = (0, size - x.shape[axis])
-  return jnp.pad(x, widths)
-
-
-def _propose(drafter, state, rule):
-  if drafter is None:
-    return tree.plain(state.anchor)
+def propose(drafter, state: State, rule: str) -> tree.Draft:
+  """What the drafter proposes behind each anchor, for a verification rule."""
   table = state.cache.table
   if rule == verify.WALK:
     return drafter.propose(state.drafter, table, state.anchor, None, None)
@@ -311,7 +358,8 @@ def _truncate(
   steps = jnp.arange(tokens.shape[1])
   limit = jnp.minimum(num_tokens, remaining)
   is_stop = jnp.any(tokens[:, :, None] == stop_ids[:, None, :], axis=-1)
-  is_stop = is_stop & (steps < limit[:, None])
+  # No finite logit ends a row as well, even with a stop id in every place.
+  is_stop = (is_stop | (tokens < 0)) & (steps < limit[:, None])
   before = jnp.cumsum(is_stop, axis=1) - is_stop
   num_committed = jnp.sum((before == 0) & (steps < limit[:, None]), axis=1)
   return num_committed.astype(jnp.int32), jnp.any(is_stop, axis=1)
@@ -327,7 +375,7 @@ def _append(output, num_output, tokens, num_tokens):
   return output.at[rows, columns].set(tokens, mode='drop')
 
 
-def _count(state, draft, num_accepted, num_committed):
+def _count(state, draft, is_broken, num_accepted, num_committed):
   stats = state.stats
   is_active = (num_committed > 0)[:, None]
   depth = jnp.arange(stats.num_drafted.shape[1])
@@ -341,4 +389,5 @@ def _count(state, draft, num_accepted, num_committed):
     stats.num_rounds + is_active[:, 0],
     stats.num_drafted + drafted,
     stats.num_accepted + accepted,
+    stats.num_broken + (is_active[:, 0] & is_broken),
   )

@@ -103,12 +103,19 @@ class DraftBatch:
   judged: Judged | None = None
 
 
+# What the confidence of a sampled draft may depend on beside the prefix, from
+# the least: nothing, the tokens drafted before it on its path, its own as well.
+DEPENDS = ('prefix', 'before', 'token')
+
+
 @runtime_checkable
 class Drafter(Protocol):
   """A method of drafting, bound to the target whose weights it borrows.
 
   `taps` are the 0-based target layers it wants captured; `num_draft_tokens`
-  the most draft tokens a proposal holds (num_nodes is one more).
+  the most draft tokens a proposal holds (num_nodes is one more). A drafter with
+  an attribute `confidence_depends` says what its confidence looks at where
+  drafts are sampled (`confidence_depends` below).
   """
 
   taps: tuple[int, ...]
@@ -162,5 +169,18 @@ class TrainableDrafter(Drafter, Protocol):
   ) -> tuple[Float[Array, ''], dict[str, Float[Array, '...']]]:
     """Training loss of the batch and metrics, as (sum, count) free scalars.
 
-    Every draw (anchors, corruption) comes from `key`.
+    Every draw (anchors, corruption) comes from `key`. A loss that is a sum of
+    means tells them (`jspec.drafters.parts`), so that gradients can be
+    accumulated.
     """
+
+
+def confidence_depends(drafter) -> str:
+  """What the confidence of its sampled drafts depends on, one of `DEPENDS`.
+
+  Whether a sampled draft is verified must not depend on itself, so policies
+  that go by confidence are allowed by this. A drafter that does not say is
+  taken to look at the drafted token: its drafts stay lossless, at the price of
+  such policies. It may change with the drafter's options.
+  """
+  return getattr(drafter, 'confidence_depends', DEPENDS[-1])

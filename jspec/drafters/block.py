@@ -286,11 +286,22 @@ class Block(nnx.Module):
     x: Float[Array, 'B T D'],
     pages: paged.Pages,
     table: paged.PageTable,
+    offset: Int[Array, 'B'] | None = None,
   ) -> Float[Array, 'B T D']:
-    """Runs one block per row behind the committed context; writes nothing."""
+    """Runs one block per row behind the committed context; writes nothing.
+
+    Args:
+      x: embedded slots.
+      pages: context rows.
+      table: whose they are.
+      offset: positions between the context and the block, of tokens that are
+        drafts themselves and have no context rows; None: none.
+    """
     config = self.config
     rows, block_size = x.shape[:2]
     depths = jnp.broadcast_to(jnp.arange(block_size), (rows, block_size))
+    if offset is not None:
+      depths = depths + offset[:, None]
     positions = table.lengths[:, None] + depths
     cos, sin = rope.cos_sin(positions, config.rope, config.head_width)
     words = tree.block_words(rows, block_size)

@@ -115,6 +115,15 @@ class BlockDrafter(nnx.Module):
     """Takes the form for decoding on a CPU."""
     self.block.split_layers()
 
+  @property
+  def confidence_depends(self) -> str:
+    """As `base.confidence_depends` says."""
+    c = self.config
+    sees_slot_only = c.has_confidence and not c.confidence_sees_token
+    if sees_slot_only or not self._sees_token():
+      return 'prefix'
+    return sequential.depends(c.tree_size)
+
   # --- parts ---
 
   def slots(self, anchor: Int[Array, '*batch']) -> Float[Array, '*batch T D']:
@@ -256,6 +265,33 @@ class BlockDrafter(nnx.Module):
     return dataclasses.replace(
       draft, num_nodes=jnp.where(is_worth_it, draft.num_nodes, 1)
     )
+
+  @property
+  def extends(self) -> bool:
+    """Whether `extend` may be called: drafts are chains."""
+    return not self.config.tree_size
+
+  def extend(
+    self,
+    state: paged.Pages,
+    table: paged.PageTable,
+    anchor: Int[Array, 'B'],
+    offset: Int[Array, 'B'],
+  ) -> tree.Draft:
+    """Drafts another block behind a draft token, as if it were the anchor.
+
+    The target has not read the tokens in between, so the context ends where it
+    did. Deterministic drafts only.
+
+    Args:
+      state: as in `propose`.
+      table: likewise.
+      anchor: the last draft token.
+      offset: how far it is from the anchor of the round.
+    """
+    x = self.block.score(self.slots(anchor), state, table, offset)
+    hidden = self.predicting(x)[:, : self.config.num_draft_tokens]
+    return self.pick(hidden, anchor, None, None)
 
   def pick(
     self,

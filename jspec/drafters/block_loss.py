@@ -27,6 +27,7 @@ from jspec.drafters import (
   borrowed,
   losses,
   objective,
+  parts,
   selector,
   teacher,
   vocab,
@@ -150,6 +151,8 @@ def loss(
     weights = drafter.fusion.gate_weights()
     entropy = -jnp.sum(weights * jnp.log(weights + 1e-9))
     total = total + config.gate_entropy * entropy
+    part = (config.gate_entropy * entropy, jnp.float32(1))
+    metrics |= parts.metrics({'gate_entropy': part})
     metrics['gate_entropy'] = entropy
     metrics['gate_weights'] = weights
   if config.on_policy:
@@ -160,6 +163,8 @@ def loss(
       )
     value, more = block_rollout.loss(drafter, batch)
     total, metrics = total + config.on_policy * value, metrics | more
+    part = (config.on_policy * value, more['on_policy_weight'])
+    metrics |= parts.metrics({'on_policy': part})
   metrics['loss'] = total
   return total, metrics
 
@@ -185,6 +190,8 @@ def _with_selector(drafter, hidden, tokens, masks, total, metrics):
   trained = (counts & has_label).astype(jnp.float32)
   mean = losses.weighted_mean(ce, trained)
   metrics = metrics | losses.acceptance(is_hit & inside, exists)
+  part = (config.selector * mean, jnp.sum(trained))
+  metrics |= parts.metrics({'selector': part})
   metrics['selector'] = mean
   metrics['selector_recall'] = losses.weighted_mean(
     has_label.astype(jnp.float32), counts.astype(jnp.float32)

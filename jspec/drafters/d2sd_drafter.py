@@ -70,6 +70,7 @@ class D2SD(nnx.Module):
     if not config.shared:
       self.second = block_drafter.BlockDrafter(*made, keys[1])
     self.num_draft_tokens = _num_nodes(config)
+    self.confidence_depends = 'prefix'  # As its drafts, at any temperature.
     self.needs_last = self.first.needs_last
 
   @property

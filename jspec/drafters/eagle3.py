@@ -40,6 +40,7 @@ from jspec.drafters import (
   method,
   recurrent,
   scratch,
+  sequential,
   teacher,
 )
 from jspec.drafters import options as options_lib
@@ -112,6 +113,11 @@ class Eagle3(nnx.Module):
     """
     self.config = config = options_lib.replaced(self.config, OPTIONS, options)
     self.num_draft_tokens = config.tree_size or config.num_draft_tokens
+
+  @property
+  def confidence_depends(self) -> str:
+    """As `base.confidence_depends` says."""
+    return sequential.depends(self.config.tree_size)
 
   # --- parts ---
 

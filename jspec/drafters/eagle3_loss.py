@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from jspec import errors
 from jspec.drafters import anchors as anchors_lib
-from jspec.drafters import base, distill, losses, vocab
+from jspec.drafters import base, distill, losses, parts, vocab
 from jspec.kernels.linear_xent import api as linear_xent
 from jspec.typing import Array, Bool, Float, Int, Key
 
@@ -207,8 +207,11 @@ def loss(
   total, metrics = jnp.zeros(()), {}
   for name, weight in config.weights.items():
     # A label that cannot be drafted has no cross-entropy.
-    by_step = _mean(out[name], mask & inside if name == 'ce' else mask)
+    counts = mask & inside if name == 'ce' else mask
+    by_step = _mean(out[name], counts)
     total += weight * jnp.sum(decay * by_step)
+    num = jnp.sum(counts, axis=(0, 1)).astype(jnp.float32)
+    metrics |= parts.metrics({name: (weight * decay * by_step, num)})
     metrics[name] = by_step
   metrics |= losses.acceptance(out['is_hit'] & inside, wanted.exists)
   metrics['num_rows'] = jnp.sum(mask, axis=(0, 1))

@@ -38,6 +38,7 @@ from jspec.drafters import (
   mtp_steps,
   recurrent,
   scratch,
+  sequential,
   teacher,
 )
 from jspec.drafters import options as options_lib
@@ -113,6 +114,11 @@ class MTP(nnx.Module):
   def saved(self) -> dict[str, Array]:
     """What a checkpoint holds; nothing is folded."""
     return {name: leaf[...] for name, leaf in self.leaves().items()}
+
+  @property
+  def confidence_depends(self) -> str:
+    """As `base.confidence_depends` says."""
+    return sequential.depends(self.config.tree_size)
 
   # --- parts ---
 

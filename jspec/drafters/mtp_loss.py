@@ -30,7 +30,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jspec import errors
-from jspec.drafters import anchors, base, distill, losses, vocab
+from jspec.drafters import anchors, base, distill, losses, parts, vocab
 from jspec.kernels.linear_xent import api as linear_xent
 from jspec.typing import Array, Bool, Float, Int, Key
 
@@ -247,27 +247,36 @@ def compute(
   terms = _terms(config, out)
   decay = config.step_decay ** jnp.arange(num_steps, dtype=jnp.float32)
   weights = counts * decay
-  loss = sum(
-    getattr(config, name) * losses.weighted_mean(terms[name], weights)
+  weight = jnp.sum(weights)
+  added = {
+    name: (
+      getattr(config, name) * losses.weighted_mean(terms[name], weights),
+      weight,
+    )
     for name in STEP_TERMS
     if getattr(config, name)
-  )
+  }
   metrics = {
     name: jnp.sum(x * counts, axis=(0, 1))
     / jnp.maximum(jnp.sum(counts, axis=(0, 1)), 1)
     for name, x in terms.items()
   }
   whole = jnp.all(counts, axis=-1, keepdims=True)
+  num_chains = jnp.sum(whole).astype(jnp.float32)
   whole = jnp.broadcast_to(whole, counts.shape)
   if config.e2e_direct:
     metrics['e2e_direct'] = distill.end_to_end(terms['tv'], whole)
-    loss += config.e2e_direct * metrics['e2e_direct']
+    value = config.e2e_direct * metrics['e2e_direct']
+    added['e2e_direct'] = (value, num_chains)
   if config.e2e_weighted:
     metrics['e2e_weighted'] = distill.end_to_end_surrogate(
       terms[config.e2e_term], terms['tv'], whole
     )
-    loss += config.e2e_weighted * metrics['e2e_weighted']
-  return loss, {**metrics, 'weight': jnp.sum(weights)}, out['is_hit']
+    value = config.e2e_weighted * metrics['e2e_weighted']
+    added['e2e_weighted'] = (value, num_chains)
+  loss = sum(value for value, _ in added.values())
+  metrics |= {'weight': weight, **parts.metrics(added)}
+  return loss, metrics, out['is_hit']
 
 
 def _kernel_losses(config):

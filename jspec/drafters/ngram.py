@@ -38,6 +38,7 @@ class NGram(nnx.Module):
       )
     self.taps = ()
     self.num_draft_tokens = num_draft_tokens
+    self.confidence_depends = 'prefix'
 
   def init_state(
     self, table: paged.PageTable, num_pages: int, page_size: int

@@ -24,7 +24,7 @@ import math
 import jax.numpy as jnp
 
 from jspec import errors
-from jspec.drafters import distill, losses
+from jspec.drafters import distill, losses, parts
 from jspec.kernels.linear_xent import api as linear_xent
 from jspec.typing import Array, Bool, Float, Int
 
@@ -147,9 +147,8 @@ def compute(
 
   Returns:
     The loss, and metrics: it, every term's mean by its name in `Mix`, 'weight'
-    (the sum of slot weights: the mean over micro-batches weighs their losses by
-    it, exactly but for `e2e_tv`, whose mean is over 'num_chains'), what
-    `losses.acceptance` says, and 'num_out_of_vocabulary'.
+    (the sum of slot weights) and 'num_chains' (what the mean of `e2e_tv` is
+    over), `parts`, what `losses.acceptance` says, and 'num_out_of_vocabulary'.
 
   Raises:
     UserError: a term lacks its teacher or its confidence head, or `kl_top_k` is
@@ -169,8 +168,17 @@ def compute(
   weights = slot_weights(mix, rows, counts, first)
   loss, terms = total(mix, rows, weights, counts, confidence_logits)
   metrics = losses.acceptance(rows['is_hit'] & inside, measured)
-  metrics['weight'] = jnp.sum(weights)
-  metrics['num_chains'] = jnp.sum(jnp.any(counts, axis=-1))
+  weight = metrics['weight'] = jnp.sum(weights)
+  num_chains = metrics['num_chains'] = jnp.sum(jnp.any(counts, axis=-1))
+  metrics |= parts.metrics(
+    {
+      name: (
+        getattr(mix, name) * value,
+        num_chains.astype(jnp.float32) if name == 'e2e_tv' else weight,
+      )
+      for name, value in terms.items()
+    }
+  )
   metrics['num_out_of_vocabulary'] = jnp.sum(exists & ~inside)
   return loss, {'loss': loss, **terms, **metrics}
 

@@ -87,6 +87,15 @@ def propose(
   return _drawn_tree(source, anchor, temperature, keys, depth, size, support)
 
 
+def depends(size: int) -> str:
+  """What the confidence of a sampled draft looks at (`base.DEPENDS`).
+
+  Args:
+    size: as of `propose`.
+  """
+  return 'prefix' if size else 'before'
+
+
 def chain(
   source: Source,
   anchor: Int[Array, 'B'],

@@ -68,6 +68,7 @@ class SpecBlock(nnx.Module):
     self.loss_config = loss_config
     self.taps = c.taps
     self.num_draft_tokens = c.tree_size or c.num_draft_tokens
+    self.confidence_depends = 'prefix'  # Only parallel slots are sampled.
     self.needs_last = loss_config.labels == 'teacher'
     self.embedding = borrowed.Frozen(arrays.embedding)
     self.teacher_head = borrowed.Frozen(arrays.head)

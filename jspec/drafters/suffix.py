@@ -139,6 +139,7 @@ class Suffix(nnx.Module):
     self.config = config
     self.taps = ()
     self.num_draft_tokens = config.limit
+    self.confidence_depends = 'prefix'
     self.host = Host(config)
 
   def init_state(
@@ -210,6 +211,7 @@ class Host:
     buffer: Int[Array, 'B S'] | Int[np.ndarray, 'B S'],
     lengths: Int[Array, 'B'] | Int[np.ndarray, 'B'],
     anchor: Int[Array, 'B'] | Int[np.ndarray, 'B'],
+    rows: Int[np.ndarray, 'B'] | None = None,
   ) -> tuple[
     Int[np.ndarray, 'B T'],
     Int[np.ndarray, 'B T'],
@@ -217,6 +219,7 @@ class Host:
     Float[np.ndarray, 'B T'],
   ]:
     """Drafts of every row: tokens, parents, num_nodes and confidence."""
+    rows = range(len(anchor)) if rows is None else rows.tolist()
     buffer, lengths, anchor = map(np.asarray, (buffer, lengths, anchor))
     num_rows, size = len(anchor), self.config.limit + 1
     tokens = np.zeros((num_rows, size), np.int32)
@@ -227,7 +230,7 @@ class Host:
     with self._lock:
       for row, length in enumerate(lengths.tolist()):
         text = np.append(buffer[row, :length], anchor[row])
-        found = self._draft(self._follow(row, text))
+        found = self._draft(self._follow(rows[row], text))
         stop = len(found.tokens) + 1
         num_nodes[row] = stop
         tokens[row, 1:stop] = found.tokens

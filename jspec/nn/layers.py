@@ -4,8 +4,22 @@
 import jax
 import jax.numpy as jnp
 
-from jspec.nn import tiles
+from jspec.nn import fused, tiles
 from jspec.typing import Array, Float
+
+
+def clamped_swiglu(gate: Array, up: Array) -> Array:
+  """min(g, 7) sigmoid(1.702 g) (clip(u, -7, 7) + 1), as GPT-OSS has it."""
+  gate, up = jnp.minimum(gate, 7.0), jnp.clip(up, -7.0, 7.0)
+  return gate * jax.nn.sigmoid(1.702 * gate) * (up + 1)
+
+
+# From the columns of gate and up to the rows that `down` gets.
+GATES = {
+  'gelu_tanh': lambda gate, up: jax.nn.gelu(gate, approximate=True) * up,
+  'silu': lambda gate, up: jax.nn.silu(gate) * up,
+  'clamped_swiglu': clamped_swiglu,
+}
 
 
 def rms_norm(
@@ -21,13 +35,19 @@ def gated_mlp(
   x: Float[Array, '*batch D'],
   gate_up: Array,
   down: Array,
+  num_shards: int = 1,
+  activation: str = 'silu',
 ) -> Float[Array, '*batch Do']:
-  """(silu(x W_gate) * x W_up) W_down; gate and up share one matmul.
+  """(act(x W_gate) * x W_up) W_down; gate and up share one matmul.
 
   Args:
     x: the rows.
     gate_up: [D, 2 F], plain or cut (`nn.tiles`).
     down: [F, Do], plain or cut.
+    num_shards: how the columns of `gate_up` lie (`nn.fused`).
+    activation: act, a key of `GATES`.
   """
-  gate, up = jnp.split(tiles.matmul(x, gate_up), 2, axis=-1)
-  return tiles.matmul(jax.nn.silu(gate) * up, down)
+  columns = tiles.matmul(x, gate_up)
+  width = columns.shape[-1] // 2
+  gate, up = fused.split(columns, (width, width), num_shards)
+  return tiles.matmul(GATES[activation](gate, up), down)

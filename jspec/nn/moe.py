@@ -3,6 +3,7 @@
 
   scores  = sigmoid(x W_r)  or  softmax(x W_r)                     in float32
   chosen  = the top_k experts by scores + bias
+            of the top_groups best groups, where experts form groups
   weights = scores[chosen]  [/ (sum + 1e-20)]  * scale
   out     = sum_i weights_i mlp_i(x)  [+ mlp_shared(x)]
 
@@ -18,17 +19,25 @@ row by every expert, masked.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
 
 from jspec import errors
 from jspec.nn import layers
 from jspec.typing import Array, Float, Int
 
 SCORES = ('sigmoid', 'softmax')
+# Matrices that `nn.tiles` must leave as they are.
+_BIASES = ('experts_gate_up_bias', 'experts_down_bias')
+_OPTIONAL = ('expert_bias', 'shared_gate_up', 'shared_down', 'router_bias')
+_OPTIONAL += _BIASES
+NOT_IN_TILES = ('router', *_BIASES)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,8 +52,13 @@ class MoeConfig:
     shared_ff_width: F of the shared expert; 0 for none.
     score: 'sigmoid' or 'softmax'.
     has_bias: whether the selection has a bias.
+    has_biases: whether router and experts have biases, as linear layers have.
+    activation: of the experts, a key of `nn.layers.GATES`.
     renormalise: whether the weights of a row sum to `scale`.
     scale: factor on the weights.
+    num_groups: groups of experts, side by side; 1 for none.
+    top_groups: groups of a row, by the sum of their two best scores (with the
+      bias); experts of others are never taken.
   """
 
   width: int
@@ -54,8 +68,12 @@ class MoeConfig:
   shared_ff_width: int = 0
   score: str = 'softmax'
   has_bias: bool = False
+  has_biases: bool = False
+  activation: str = 'silu'
   renormalise: bool = True
   scale: float = 1.0
+  num_groups: int = 1
+  top_groups: int = 1
 
   def __post_init__(self):
     if self.score not in SCORES:
@@ -65,6 +83,24 @@ class MoeConfig:
     if not 1 <= self.top_k <= self.num_experts:
       raise errors.UserError(
         f'top_k={self.top_k}: expected 1..{self.num_experts} (num_experts)'
+      )
+    size = self.num_experts // self.num_groups
+    if size * self.num_groups != self.num_experts or (
+      self.num_groups > 1 and size < 2
+    ):
+      raise errors.UserError(
+        f'num_groups={self.num_groups}: {self.num_experts} experts do not form'
+        ' so many equal groups of two or more'
+      )
+    if not 1 <= self.top_groups <= self.num_groups:
+      raise errors.UserError(
+        f'top_groups={self.top_groups}: expected 1..{self.num_groups}'
+        ' (num_groups)'
+      )
+    if self.top_k > self.top_groups * size:
+      raise errors.UserError(
+        f'top_k={self.top_k}: {self.top_groups} groups have'
+        f' {self.top_groups * size} experts'
       )
 
 
@@ -85,6 +121,10 @@ def array_shapes(config: MoeConfig) -> dict[str, tuple[int, ...]]:
   }
   if c.has_bias:
     shapes['expert_bias'] = (c.num_experts,)
+  if c.has_biases:
+    shapes['router_bias'] = (c.num_experts,)
+    shapes['experts_gate_up_bias'] = (c.num_experts, 2 * c.ff_width)
+    shapes['experts_down_bias'] = (c.num_experts, c.width)
   if c.shared_ff_width:
     shapes['shared_gate_up'] = (c.width, 2 * c.shared_ff_width)
     shapes['shared_down'] = (c.shared_ff_width, c.width)
@@ -95,29 +135,42 @@ class Moe(nnx.Module):
   """The layer that stands in for a gated MLP."""
 
   def __init__(self, config: MoeConfig, arrays: dict[str, Array]):
-    """Holds `arrays`, named and shaped as `array_shapes` says."""
+    """Holds `arrays`, named and shaped as `array_shapes` says.
+
+    Those of several layers may be stacked on a leading axis.
+    """
     shapes = {name: array.shape for name, array in arrays.items()}
-    if shapes != array_shapes(config):
-      wrong = set(shapes.items()) ^ set(array_shapes(config).items())
+    wanted = array_shapes(config)
+    stacked = {name: (*shapes['router'][:-2], *s) for name, s in wanted.items()}
+    if shapes != stacked:
+      wrong = set(shapes.items()) ^ set(stacked.items())
       raise ValueError(f'arrays do not fit the config: {sorted(wrong)}')
     self.config = config
+    # Of a mixture on a mesh; `targets.sharding` changes them.
+    self.num_shards, self.mesh, self.axis = 1, None, None
     self.router = nnx.Param(arrays['router'])
     self.experts_gate_up = nnx.Param(arrays['experts_gate_up'])
     self.experts_down = nnx.Param(arrays['experts_down'])
-    self.expert_bias, self.shared_gate_up, self.shared_down = (
-      nnx.Param(arrays[name]) if name in arrays else None
-      for name in ('expert_bias', 'shared_gate_up', 'shared_down')
-    )
+    for name in _OPTIONAL:
+      setattr(self, name, nnx.Param(arrays[name]) if name in arrays else None)
 
   def __call__(self, x: Float[Array, '*batch D']) -> Float[Array, '*batch D']:
     """The mixed output of every row."""
+    config = self.config
     bias = None if self.expert_bias is None else self.expert_bias[...]
-    choice = route(x, self.router[...], self.config, bias)
-    out = mix(x, choice, self.experts_gate_up[...], self.experts_down[...])
+    shift = None if self.router_bias is None else self.router_bias[...]
+    choice = route(x, self.router[...], config, bias, shift)
+    experts = [self.experts_gate_up[...], self.experts_down[...]]
+    if config.has_biases:
+      experts += [getattr(self, name)[...] for name in _BIASES]
+    run = functools.partial(mix, activation=config.activation)
+    if self.mesh is not None:
+      run = functools.partial(on_mesh, run, self.mesh, self.axis)
+    out = run(x, choice, *experts)
     if self.shared_gate_up is None:
       return out
     return out + layers.gated_mlp(
-      x, self.shared_gate_up[...], self.shared_down[...]
+      x, self.shared_gate_up[...], self.shared_down[...], self.num_shards
     )
 
 
@@ -126,6 +179,7 @@ def route(
   router: Float[Array, 'D E'],
   config: MoeConfig,
   bias: Float[Array, 'E'] | None = None,
+  shift: Float[Array, 'E'] | None = None,
 ) -> Choice:
   """Chooses the experts of every row; ties go to the lower expert.
 
@@ -134,13 +188,18 @@ def route(
     router: a column for every expert.
     config: the rule.
     bias: added to the scores for the choice alone.
+    shift: added to the logits.
   """
   logits = x.astype(jnp.float32) @ router.astype(jnp.float32)
+  if shift is not None:
+    logits += shift
   if config.score == 'sigmoid':
     scores = jax.nn.sigmoid(logits)
   else:
     scores = jax.nn.softmax(logits, axis=-1)
   ranked = scores if bias is None else scores + bias
+  if config.num_groups > 1:
+    ranked = _in_best_groups(ranked, config)
   _, experts = jax.lax.top_k(jax.lax.stop_gradient(ranked), config.top_k)
   weights = jnp.take_along_axis(scores, experts, axis=-1)
   if config.renormalise:
@@ -148,31 +207,100 @@ def route(
   return Choice(experts, weights * config.scale)
 
 
+def _in_best_groups(ranked, config):
+  """The scores with those of other groups out of reach."""
+  by_group = ranked.reshape(*ranked.shape[:-1], config.num_groups, -1)
+  best, _ = jax.lax.top_k(by_group, 2)
+  _, groups = jax.lax.top_k(jnp.sum(best, axis=-1), config.top_groups)
+  is_taken = jnp.any(
+    groups[..., None] == jnp.arange(config.num_groups), axis=-2
+  )
+  kept = jnp.where(is_taken[..., None], by_group, -jnp.inf)
+  return kept.reshape(ranked.shape)
+
+
 def mix(
   x: Float[Array, '*batch D'],
   choice: Choice,
   gate_up: Float[Array, 'E D F2'],
   down: Float[Array, 'E F D'],
+  gate_up_bias: Float[Array, 'E F2'] | None = None,
+  down_bias: Float[Array, 'E D'] | None = None,
+  *,
+  activation: str = 'silu',
 ) -> Float[Array, '*batch D']:
   """Weighted sum of the chosen experts' outputs, sorted by expert.
 
   Args:
     x: the rows.
-    choice: of `route`.
+    choice: of `route`; rows of an expert E, which is not there, count nothing.
     gate_up: gate and up of every expert, side by side.
     down: the way back.
+    gate_up_bias: added to the columns of gate and up; None for none.
+    down_bias: added to what an expert gives.
+    activation: a key of `layers.GATES`.
   """
   top_k = choice.experts.shape[-1]
   expert = choice.experts.reshape(-1)
+  is_here = expert < gate_up.shape[0]
   order = jnp.argsort(expert)
-  sizes = jnp.zeros((gate_up.shape[0],), jnp.int32).at[expert].add(1)
+  sizes = jnp.zeros((gate_up.shape[0],), jnp.int32)
+  sizes = sizes.at[expert].add(1, mode='drop')
   rows = x.reshape(-1, x.shape[-1])[order // top_k]
-  gate, up = jnp.split(jax.lax.ragged_dot(rows, gate_up, sizes), 2, axis=-1)
-  out = jax.lax.ragged_dot(jax.nn.silu(gate) * up, down, sizes)
+  columns = jax.lax.ragged_dot(rows, gate_up, sizes)
+  if gate_up_bias is not None:
+    columns += gate_up_bias[expert[order]]
+  gate, up = jnp.split(columns, 2, axis=-1)
+  gated = layers.GATES[activation](gate, up)
+  out = jax.lax.ragged_dot(gated, down, sizes)
+  if down_bias is not None:
+    out += down_bias[expert[order]]
   # Back in the order of rows by a gather: a scatter would add in any order.
-  out = out[jnp.argsort(order)].reshape(*choice.experts.shape, -1)
+  # Behind the last group there may be anything.
+  out = jnp.where(is_here[:, None], out[jnp.argsort(order)], 0)
+  out = out.reshape(*choice.experts.shape, -1)
   weights = choice.weights.astype(out.dtype)
   return jnp.einsum('...XD,...X->...D', out, weights)
+
+
+def on_mesh(
+  run: Callable[..., Array],
+  mesh: Mesh,
+  axis: str,
+  x: Float[Array, '*batch D'],
+  choice: Choice,
+  *experts: Array,
+) -> Float[Array, '*batch D']:
+  """`mix` with the experts shared out over a mesh axis.
+
+  Every device has all rows, computes what its own experts add, and one sum over
+  the devices ends the layer, as behind an MLP that is shared out by F.
+
+  Args:
+    run: `mix`.
+    mesh: the devices.
+    axis: of the mesh, whose size divides E.
+    x: the rows, on every device.
+    choice: of `route`.
+    *experts: arrays of `mix`, shared out by expert.
+  """
+  size = experts[0].shape[0] // mesh.shape[axis]
+
+  def local(x, choice, *experts):
+    mine = choice.experts - jax.lax.axis_index(axis) * size
+    is_mine = (mine >= 0) & (mine < size)
+    # The rows of others lie behind the last group.
+    found = Choice(jnp.where(is_mine, mine, size), choice.weights)
+    return jax.lax.psum(run(x, found, *experts), axis)
+
+  whole, spread = PartitionSpec(), PartitionSpec(axis)
+  return jax.shard_map(
+    local,
+    mesh=mesh,
+    in_specs=(whole, whole, *[spread] * len(experts)),
+    out_specs=whole,
+    check_vma=False,
+  )(x, choice, *experts)
 
 
 def mix_reference(
@@ -180,11 +308,20 @@ def mix_reference(
   choice: Choice,
   gate_up: Float[Array, 'E D F2'],
   down: Float[Array, 'E F D'],
+  gate_up_bias: Float[Array, 'E F2'] | None = None,
+  down_bias: Float[Array, 'E D'] | None = None,
+  *,
+  activation: str = 'silu',
 ) -> Float[Array, '*batch D']:
   """The specification of `mix`: every expert on every row, one by one."""
   total = jnp.zeros_like(x)
   for i in range(gate_up.shape[0]):
     weight = jnp.sum(choice.weights * (choice.experts == i), axis=-1)
-    out = layers.gated_mlp(x, gate_up[i], down[i])
+    columns = x @ gate_up[i]
+    if gate_up_bias is not None:
+      columns += gate_up_bias[i]
+    out = layers.GATES[activation](*jnp.split(columns, 2, axis=-1)) @ down[i]
+    if down_bias is not None:
+      out += down_bias[i]
     total += weight[..., None].astype(x.dtype) * out
   return total

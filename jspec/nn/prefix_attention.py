@@ -13,16 +13,15 @@ belong to its own row alone:
 Test-time training (EAGLE-3, arXiv 2503.01840, section 3.1): the context is what
 the layer wrote when it saw true features, own are the keys the row wrote at the
 simulated steps since then; decoding computes the same over committed pages and
-scratch rows. Dense scores would be rows x context for every step, so a loop
-takes a chunk of rows at a time and the gradient computes its scores again:
-memory is B x row_chunk x T x N x (S + U), whatever R is.
+scratch rows. Nothing of size rows x context exists at any time, and what no row
+of a tile sees is not visited (`draft_block_attention.blockwise`).
 """
 
 import math
 
-import jax
 import jax.numpy as jnp
 
+from jspec.kernels.draft_block_attention import blockwise
 from jspec.typing import Array, Bool, Float, Int
 
 
@@ -37,8 +36,8 @@ def prefix_attention(
   limits: Int[Array, 'B R'],
   row_segments: Int[Array, 'B R'],
   segments: Int[Array, 'B S'],
+  begins: Int[Array, 'B R T'] | None = None,
   scale: float | None = None,
-  row_chunk: int = 128,
 ) -> Float[Array, 'B R T N H']:
   """Attends over a prefix of the context and over the row's own keys.
 
@@ -56,62 +55,39 @@ def prefix_attention(
     limits: context rows before this one are seen. 0: none of them. Negative:
       there is no row, its output is 0 and so is every gradient.
     row_segments: document of each row, 0 for padding (no row either).
-    segments: document of each context row, 0 for padding.
+    segments: document of each context row, 0 for padding; documents are
+      contiguous.
+    begins: context rows before this one are not seen by the slot (a window);
+      None sees all of the document.
     scale: factor on the scores; None means H ** -0.5.
-    row_chunk: rows of each batch entry whose scores exist at once.
 
   Returns:
     The mixed values, 0 where a slot sees nothing.
   """
-  rows, num_rows, num_slots, num_heads, width = q.shape
-  num_kv_heads = k.shape[3]
-  scale = 1 / math.sqrt(width) if scale is None else scale
-  own = jnp.broadcast_to(own, (rows, num_rows, *own.shape[-2:]))
-  size = min(row_chunk, num_rows)
-  groups = num_heads // num_kv_heads
-  folded = q.reshape(rows, num_rows, num_slots, num_kv_heads, groups, width)
-  inputs = (folded * scale, k, v, own, limits, row_segments)
-  # Rows that fill up the last chunk have segment 0.
-  chunks = tuple(_split(x, size) for x in inputs)
-  index = jnp.arange(segments.shape[1], dtype=limits.dtype)
-
-  @jax.checkpoint
-  def one_chunk(context_k, context_v, chunk):
-    q, k, v, own, limits, row_segments = chunk
-    is_row = (limits >= 0) & (row_segments > 0)
-    is_seen = row_segments[..., None] == segments[:, None]
-    is_seen &= is_row[..., None] & (index < limits[..., None])
-    own = own & is_row[..., None, None]
-    far = _product('BRTKGH,BSKH->BRTKGS', q, context_k)
-    far = jnp.where(is_seen[:, :, None, None, None], far, -jnp.inf)
-    near = _product('BRTKGH,BRUKH->BRTKGU', q, k)
-    near = jnp.where(own[:, :, :, None, None], near, -jnp.inf)
-    scores = jnp.concatenate([far, near], axis=-1)
-    top = jnp.max(scores, axis=-1, keepdims=True)
-    top = jax.lax.stop_gradient(jnp.where(top > -jnp.inf, top, 0.0))
-    weights = jnp.exp(scores - top)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    far, near = jnp.split(weights.astype(v.dtype), [far.shape[-1]], axis=-1)
-    mixed = _product('BRTKGS,BSKH->BRTKGH', far, context_v)
-    mixed += _product('BRTKGU,BRUKH->BRTKGH', near, v)
-    return (mixed / jnp.where(total > 0, total, 1.0)).astype(v.dtype)
-
-  def body(carry, chunk):
-    return carry, one_chunk(context_k, context_v, chunk)
-
-  _, out = jax.lax.scan(body, None, chunks)
-  out = jnp.moveaxis(out, 0, 1).reshape(rows, -1, num_slots, num_heads, width)
-  return out[:, :num_rows]
+  is_row = (limits >= 0) & (row_segments > 0)
+  own = jnp.broadcast_to(own, (*limits.shape, *own.shape[-2:]))
+  first, end = _spans(limits, row_segments, segments)
+  first = jnp.broadcast_to(first[..., None], q.shape[:3])
+  if begins is not None:
+    first = jnp.maximum(first, begins)
+  return blockwise.attend(
+    q,
+    k,
+    v,
+    context_k,
+    context_v,
+    first,
+    jnp.where(is_row, end, 0),
+    own & is_row[..., None, None],
+    1 / math.sqrt(q.shape[-1]) if scale is None else scale,
+  )
 
 
-def _product(equation, a, b):
-  return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
-
-
-def _split(x, size):
-  """[B R ...] -> [chunks B size ...], padded with zeros."""
-  num_chunks = -(-x.shape[1] // size)
-  padding = num_chunks * size - x.shape[1]
-  x = jnp.pad(x, ((0, 0), (0, padding)) + ((0, 0),) * (x.ndim - 2))
-  x = x.reshape(x.shape[0], num_chunks, size, *x.shape[2:])
-  return jnp.moveaxis(x, 1, 0)
+def _spans(limits, row_segments, segments):
+  """First context row of every row's document, and the end of what it sees."""
+  length = segments.shape[1]
+  index = jnp.arange(length, dtype=jnp.int32)
+  is_same = row_segments[..., None] == segments[:, None]
+  first = jnp.min(jnp.where(is_same, index, length), axis=-1)
+  last = jnp.max(jnp.where(is_same, index, -1), axis=-1)
+  return first, jnp.minimum(limits, last + 1)

@@ -11,6 +11,8 @@ than 1 (`jspec bench kernels`). From 8 rows on the library is as fast and later
 faster, so whoever decodes with few rows keeps both forms.
 """
 
+from collections.abc import Collection
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -29,9 +31,20 @@ def cut(weight: Float[Array, 'D F']) -> Array:
   return weight.reshape(rows, -1, COLUMNS).swapaxes(0, 1)
 
 
-def cut_all(module: nnx.Module) -> nnx.Module:
-  """The same module with every matrix cut; vectors are shared."""
-  return jax.tree.map(lambda x: cut(x) if x.ndim == 2 else x, module)
+def cut_all(module: nnx.Module, but: Collection[str] = ()) -> nnx.Module:
+  """The same module with every matrix cut; the rest is shared.
+
+  Args:
+    module: any.
+    but: names of matrices that others than `matmul` multiply.
+  """
+  whole = {f'.{name}' for name in but} | {f"['{name}']" for name in but}
+
+  def one(path, x):
+    is_whole = x.ndim != 2 or any(str(key) in whole for key in path)
+    return x if is_whole else cut(x)
+
+  return jax.tree_util.tree_map_with_path(one, module)
 
 
 def matmul(x: Float[Array, '*batch D'], weight: Array) -> Array:

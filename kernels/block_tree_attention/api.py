@@ -61,7 +61,7 @@ def block_tree_attention(
     page_ids: pages of each row in order of position, -1 where it owns none.
     lengths: committed tokens of each row; what lies behind is never read.
     ancestors: bit j of word w: node 32 * w + j is visible. A live node must see
-      itself, else its output is NaN.
+      itself, else its output means nothing.
     num_nodes: live nodes of each row; from there on the output is 0. None means
       all of them.
     depths: distance of each node from the anchor; a window needs them.

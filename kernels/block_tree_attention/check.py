@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 MAX_NODES = 1024  # A chunk of prefill; drafts are smaller.
 WORD_BITS = 32
-MAX_HEAD_WIDTH = 256
+MAX_HEAD_WIDTH = 1024  # Latents are wide; the Pallas kernels take 256.
 DTYPES = ('float32', 'bfloat16', 'float16')
 
 

@@ -7,6 +7,7 @@ fewer key-value heads than shards nothing is shared out; every shard keeps and
 computes all of them (to share out the queries, hold each head once per shard).
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -63,35 +64,79 @@ def block_tree_attention(
     heads: mesh axis that shares out the heads; None keeps them together.
     window: as in the api.
     scale: as in the api.
-    implementation: as in the api; name one, what is best for a shard is not
-      asked of its device.
+    implementation: as in the api; None is the best for a shard.
     **arrays: layer, page_ids, lengths, ancestors, num_nodes, depths, sinks.
   """
+  function = functools.partial(
+    api.block_tree_attention,
+    window=window,
+    scale=scale,
+    implementation=implementation,
+  )
   axis = head_axis(k_pages.shape[2], mesh, heads)
-  spread = PartitionSpec(None, None, axis)  # Nodes and pools alike.
+  nodes = PartitionSpec(None, None, axis)
+  return _run(function, mesh, axis, nodes, (q, k, v, k_pages, v_pages), arrays)
+
+
+def packed(
+  q: Float[Array, 'Q N H'],
+  k: Float[Array, 'Q K H'],
+  v: Float[Array, 'Q K H'],
+  k_pages: Float[Array, 'L P K R H'],
+  v_pages: Float[Array, 'L P K R H'],
+  *,
+  mesh: Mesh,
+  heads: str | None,
+  max_nodes: int,
+  window: int | None = None,
+  scale: float | None = None,
+  implementation: str | Sequence[str] | None = None,
+  **arrays,
+) -> Float[Array, 'Q N H']:
+  """`api.packed` on a mesh.
+
+  Args:
+    q: queries of all nodes, rotated.
+    k: keys of all nodes, rotated.
+    v: values of all nodes.
+    k_pages: key pool, spread by `pool_spec`.
+    v_pages: value pool, likewise.
+    mesh: the devices.
+    heads: mesh axis that shares out the heads; None keeps them together.
+    max_nodes: as in the api.
+    window: as in the api.
+    scale: as in the api.
+    implementation: as in the api; None is the best for a shard.
+    **arrays: starts, layer, page_ids, lengths, ancestors, depths, sinks.
+  """
+  function = functools.partial(
+    api.packed,
+    max_nodes=max_nodes,
+    window=window,
+    scale=scale,
+    implementation=implementation,
+  )
+  axis = head_axis(k_pages.shape[2], mesh, heads)
+  nodes = PartitionSpec(None, axis)
+  return _run(function, mesh, axis, nodes, (q, k, v, k_pages, v_pages), arrays)
+
+
+def _run(function, mesh, axis, nodes, heads, arrays):
+  """Calls an attention on every shard's heads; other arrays go in whole."""
+  pools = PartitionSpec(None, None, axis)
   named = {name: x for name, x in arrays.items() if x is not None}
   specs = {name: PartitionSpec() for name in named}
   if 'sinks' in named:
     specs['sinks'] = PartitionSpec(axis)
 
-  def local(q, k, v, k_pages, v_pages, named):
-    return api.block_tree_attention(
-      q,
-      k,
-      v,
-      k_pages,
-      v_pages,
-      window=window,
-      scale=scale,
-      implementation=implementation,
-      **named,
-    )
+  def local(heads, named):
+    return function(*heads, **named)
 
   return jax.shard_map(
     local,
     mesh=mesh,
-    in_specs=(spread, spread, spread, spread, spread, specs),
-    out_specs=spread,
+    in_specs=((nodes, nodes, nodes, pools, pools), specs),
+    out_specs=nodes,
     # A Pallas call says nothing of what varies over the mesh.
     check_vma=False,
-  )(q, k, v, k_pages, v_pages, named)
+  )(heads, named)

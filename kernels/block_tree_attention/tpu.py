@@ -28,6 +28,7 @@ from jspec.kernels.block_tree_attention import tpu_blocks, tpu_kernel
 
 LANES = tpu_blocks.LANES
 DTYPES = ('float32', 'bfloat16')
+MAX_HEAD_WIDTH = 256
 MAX_PAGE_IDS = 3 * 2**16  # Three quarters of the 1 MiB of every generation.
 
 
@@ -229,6 +230,11 @@ def _check(q, k, v, k_pages, v_pages, page_ids):
     raise NotImplementedError(
       f'block_tree_attention on TPU: dtypes {dtypes}; it takes one of {DTYPES}'
       ' for nodes and pages alike: cast them'
+    )
+  if q.shape[-1] > MAX_HEAD_WIDTH:
+    raise NotImplementedError(
+      f'block_tree_attention on TPU: heads are {q.shape[-1]} wide; it takes up'
+      f" to {MAX_HEAD_WIDTH}: use implementation='xla'"
     )
   page_size = k_pages.shape[3]
   if page_size % tpu_blocks.SUBLANES:

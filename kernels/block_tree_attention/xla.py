@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 BLOCK_ROWS = 128  # Cached rows of an item.
 MAX_ITEMS = 16  # Items of a chunk, no more than rows; a cache holds 16.
+LOWEST = -1e30  # Below any score: the maximum of nothing.
 
 
 def block_tree_attention(
@@ -153,7 +154,9 @@ def _attend_nodes(folded, k, v, ancestors, depths, window, sinks):
     'BKQH,BKUH->BKQU', folded, k, preferred_element_type=jnp.float32
   )
   scores = jnp.where(visible[:, None], scores, -jnp.inf)
-  m = jnp.max(scores, axis=-1, keepdims=True)
+  # A row without nodes sees nothing: its maximum stays finite, because NaN
+  # there reaches the other rows where items are merged (0 * NaN is NaN).
+  m = jnp.max(scores, axis=-1, keepdims=True, initial=LOWEST)
   if sinks is not None:
     sink = sinks.astype(jnp.float32).reshape(num_kv_heads, groups)
     sink = jnp.repeat(sink, k.shape[2], axis=1)[:, :, None]

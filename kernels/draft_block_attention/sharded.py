@@ -44,8 +44,7 @@ def draft_block_attention(
     mesh: the devices.
     heads: mesh axis that shares out the heads; None keeps them together.
     rows: mesh axis that shares out the batch rows.
-    **named: window, scale, implementation (name one: what is best for a
-      shard is not asked of its device).
+    **named: window, scale, implementation (None is the best for a shard).
 
   Raises:
     ValueError: more key-value heads than shards, but they do not share out.

@@ -40,7 +40,7 @@ def kv_commit(
     num_rows: rows to write.
     mesh: the devices.
     heads: mesh axis that shares out the heads; None keeps them together.
-    implementation: as in the api; name one.
+    implementation: as in the api; None is the best for a shard.
   """
   axis = sharded.head_axis(k_pages.shape[2], mesh, heads)
   pool = PartitionSpec(None, None, axis)

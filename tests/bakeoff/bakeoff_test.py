@@ -112,7 +112,7 @@ def test_table_and_claims_say_what_the_numbers_say():
   lines = table.markdown(results).splitlines()
   assert len(lines) == 2 + len(results)
   assert lines[2] == (
-    '| dflash | 2.5 | 1.60 | 1.60 | 1.60 | 1.60 | 0.50 | 0.20 |'
+    '| dflash | 2.5 | 1.60 | 1.60 | 1.60 | 1.60 | 0.50 | 0.67 |'
   )
   said = table.claims(results).splitlines()
   assert len(said) == 4

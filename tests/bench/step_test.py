@@ -33,6 +33,7 @@ def test_every_figure_is_reported_when_run_on_a_toy():
   assert 'GB/s' in text and '4 nodes' in text
 
 
+@pytest.mark.slow
 def test_weight_bytes_leave_the_input_embedding_out():
   model = toy.target()
   loaded = types.SimpleNamespace(name='toy', model=model)

@@ -61,7 +61,7 @@ def test_help_answers_at_once():
   'program',
   [
     *('demo', 'generate', 'train', 'evals', 'bench', 'data', 'bakeoff'),
-    *('doctor', 'export', 'import'),
+    *('doctor', 'export', 'import', 'profile', 'serve'),
   ],
 )
 def test_program_is_a_module_too(program):

@@ -151,7 +151,9 @@ def make_drafter(name, target):
   return drafters.Garbage(target.vocab_size)
 
 
-@pytest.mark.parametrize('name', ['ngram', 'dflash', 'garbage'])
+@pytest.mark.parametrize(
+  'name', ['ngram', 'garbage', pytest.param('dflash', marks=pytest.mark.slow)]
+)
 def test_tokens_equal_plain_with_any_drafter(target, plain, name):
   decoder = make(target, make_drafter(name, target), page_size=8, num_rows=3)
   want = plain.generate(prompts(), mixed())
@@ -248,6 +250,7 @@ def test_rows_are_refilled_and_nothing_is_left_behind(plain, with_oracle):
   assert seen[-1][1] == sum(len(out.tokens) for out in got)
 
 
+@pytest.mark.slow
 def test_prefill_chunks_change_nothing(target, plain):
   """Known drafts right only if its own cache is: so accepted counts agree."""
   decoder = make(

@@ -188,6 +188,7 @@ def test_a_bigger_tree_accepts_more_than_its_first_path(target):
   assert rounds[1] < rounds[0]
 
 
+@pytest.mark.slow
 def test_dflash_with_a_tree_passes_the_drafter_suite(target):
   drafter_suite.run(toy.drafter(toy.target(), tree_size=9), toy.target())
 

@@ -222,6 +222,7 @@ def block_method_of(fields, arrays, key):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('tree_size', [0, 7])
 def test_conformance(member, target, tree_size):
   member.set_options(tree_size=tree_size)

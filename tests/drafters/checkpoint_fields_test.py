@@ -106,7 +106,7 @@ def test_reduced_vocabulary_drafts_the_same_or_is_refused(
   drafted = np.asarray(want.tokens)[live & (np.arange(live.shape[1]) > 0)]
   assert drafted.size and set(drafted) <= set(every_method.DRAFT_IDS.tolist())
   # Negative control: ids read as the first ones would be others.
-  assert np.any(drafted >= len(every_method.DRAFT_IDS))
+  assert np.any(drafted != np.searchsorted(every_method.DRAFT_IDS, drafted))
 
   def without(tensors):
     del tensors['draft_token_ids']

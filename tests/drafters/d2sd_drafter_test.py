@@ -159,6 +159,7 @@ def test_without_cuts_it_is_dflash_to_the_bit(target, changes):
   _assert_equal((state[0], got), (theirs, want))
 
 
+@pytest.mark.slow
 def test_conformance(member, target):
   drafter_suite.run(member, target)
 

@@ -238,6 +238,7 @@ def test_a_first_drafter_of_its_own_keeps_its_loss(target):
   assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(grads['second']))
 
 
+@pytest.mark.slow
 def test_without_labels_the_loss_is_zero_and_finite(target):
   drafter = small_d2sd.drafter(target, mix=ALL, shared=False)
   none = jnp.zeros((2, small_d2sd.LENGTH), bool)

@@ -208,6 +208,7 @@ def test_tokens_per_round_counts_the_joint_prefix():
   np.testing.assert_allclose(metrics['accuracy'], [3 / 4, 2 / 3])
 
 
+@pytest.mark.slow
 def test_loss_is_zero_and_finite_when_there_are_no_labels(target):
   model = small_eagle3.drafter(
     target,

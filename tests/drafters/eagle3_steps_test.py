@@ -116,6 +116,7 @@ def test_positions_are_those_of_the_document(target, drafter):
   assert np.abs(_hidden(drafter, shifted, _at(10, 12)) - want).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'changes',
   [{}, {'norm_output': True, 'fc_norm': True}],

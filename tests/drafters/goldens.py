@@ -29,7 +29,9 @@ class Target(nnx.Module):
     )
     self.head = nnx.Param(jnp.asarray(tensors['lm_head.weight'].T))
     self.final_norm = nnx.Param(jnp.asarray(tensors['model.norm.weight']))
-    self.config = types.SimpleNamespace(norm_eps=1e-6, num_layers=4)
+    self.config = types.SimpleNamespace(
+      norm_eps=1e-6, num_layers=4, embedding_scale=1.0
+    )
 
 
 def target() -> Target:

@@ -98,6 +98,7 @@ def test_label_outside_the_draft_vocabulary_ends_its_run(target):
   )
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_are_zero_without_an_answer(target):
   loss = {'ttt_length': 2, 'e2e_direct': 1.0, 'e2e_weighted': 1.0}
   drafter = small_mtp.drafter(target, loss=loss, **small_mtp.EXPERTS)

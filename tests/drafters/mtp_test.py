@@ -191,6 +191,7 @@ def test_training_on_policy_is_what_decoding_does(target, monkeypatch, changes):
   np.testing.assert_allclose(draft.confidence[:, 1:], probs, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'changes',
   [
@@ -384,3 +385,16 @@ def test_options_change_how_it_decodes_and_unknown_ones_are_refused(target):
   ):
     with pytest.raises(errors.UserError, match=message):
       drafter.set_options(**options)
+
+
+def test_warm_start_takes_the_norms_of_queries_and_keys_along():
+  target = toy.target(qk_norm=True)
+  drafter = small_mtp.drafter(target, qk_norm=True)
+  mtp_warm_start.warm_start_from_target_layer(drafter, target, 2)
+  for name in ('q_norm', 'k_norm', 'qkv'):
+    theirs = getattr(target.layers, name)[...][2]
+    np.testing.assert_array_equal(getattr(drafter.layer, name)[...], theirs)
+  # A layer of another kind does not fit.
+  other = toy.target(qk_norm=True, qkv_bias=True)
+  with pytest.raises(errors.UserError, match='qkv_bias'):
+    mtp_warm_start.warm_start_from_target_layer(drafter, other, 2)

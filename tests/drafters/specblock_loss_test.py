@@ -236,6 +236,7 @@ def two_blocks(target):
   return specblock_toy.drafter(target, loss={'num_blocks': 2})
 
 
+@pytest.mark.slow
 def test_loss_without_labels_is_zero_and_finite(target, two_blocks):
   batch = specblock_toy.batch(target, np.zeros((2, LENGTH), bool))
   metrics, grads = _value_and_grad(

@@ -149,6 +149,7 @@ def test_all_answers_repeating_leaves_no_number(loaded, known, monkeypatch):
   assert 'n/a' in acceptance.table(result)
 
 
+@pytest.mark.slow
 def test_turns_follow_the_answers_before_them(loaded, known):
   known.set(2)
   decoder = generate.Decoder(loaded.model, known, num_rows=2, max_len=64)

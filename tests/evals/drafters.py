@@ -107,6 +107,7 @@ class Sampled(nnx.Module):
   def __init__(self, law, num_draft_tokens=2, claimed=None):
     """`claimed` is the law that is reported instead, to lie about q."""
     self.taps = ()
+    self.confidence_depends = 'prefix'  # It is 1.
     self.num_draft_tokens = num_draft_tokens
     self.law = nnx.Variable(jnp.asarray(law, jnp.float32))
     claimed = law if claimed is None else claimed

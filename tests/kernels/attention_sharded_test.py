@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jspec.kernels import choose
+from jspec.kernels.block_tree_attention import api as attention_api
 from jspec.kernels.block_tree_attention import cases as attention_cases
 from jspec.kernels.block_tree_attention import ref as attention_ref
 from jspec.kernels.block_tree_attention import sharded as attention
@@ -68,6 +70,54 @@ def test_attention_equals_one_device(
   got = attend(arrays, named, mesh_of(num_shards), implementation)
   want = attend(arrays, named, None, None)
   np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize('num_heads, num_kv_heads, num_shards', HEADS)
+def test_packed_attention_equals_one_device(
+  num_heads, num_kv_heads, num_shards
+):
+  case = Case(num_heads=num_heads, num_kv_heads=num_kv_heads)
+  (*nodes, k_pages, v_pages), named = attention_problem.make(case)
+  live = np.array(case.live_nodes)
+  rows, nodes_of = np.nonzero(np.arange(case.num_nodes) < live[:, None])
+  packed = [x[rows, nodes_of] for x in (*nodes, named['ancestors'])]
+  rest = {
+    name: named[name] for name in ('layer', 'page_ids', 'lengths', 'sinks')
+  }
+  rest['depths'] = named['depths'][rows, nodes_of]
+  rest['starts'] = jnp.asarray(np.cumsum([0, *live]), jnp.int32)
+  static = dict(max_nodes=case.num_nodes, window=named['window'])
+
+  def run(function, **more):
+    function = functools.partial(function, **static, **more)
+    return jax.jit(function)(
+      *packed[:3], k_pages, v_pages, ancestors=packed[3], **rest
+    )
+
+  got = run(attention.packed, mesh=mesh_of(num_shards), heads='model')
+  want = run(attention_api.packed)
+  np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_shards_of_a_mesh_of_tpus_take_the_kernel(monkeypatch):
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+  found = []
+
+  def ask(x):
+    found.append(choose.best(attention_api.IMPLEMENTATIONS))
+    return x
+
+  spread = jax.shard_map(
+    ask,
+    mesh=mesh_of(2),
+    in_specs=PartitionSpec('model'),
+    out_specs=PartitionSpec('model'),
+  )
+  jax.eval_shape(spread, jnp.zeros(2))
+  assert found[0] == ('tpu', 'xla')
+  # XLA would have to share a kernel out by itself here.
+  ask(None)
+  assert found[1] == ('xla',)
 
 
 def write(problem, mesh, implementation):

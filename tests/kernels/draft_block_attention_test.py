@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jspec.kernels.block_tree_attention import api as block_tree_attention
-from jspec.kernels.draft_block_attention import api, cases, xla
+from jspec.kernels.draft_block_attention import api, blockwise, cases
 from tests.kernels import draft_block_problem as problem
 
 ON_CPU = ('reference', 'xla')
@@ -143,7 +143,7 @@ def test_context_that_no_anchor_sees_is_not_visited():
   named['anchors'] = jnp.where(anchors < 0, -1, anchors % 100 + 300)
   # What is visited shows as NaN, masked or not.
   first, end = 256, 512
-  assert first % xla.BLOCK_LEN == end % xla.BLOCK_LEN == 0
+  assert first % blockwise.BLOCK_LEN == end % blockwise.BLOCK_LEN == 0
   named['window'] = 40
   index = np.arange(case.context_len)[:, None, None]
   hidden = (index < first) | (index >= end)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import Mesh
 
 from jspec import errors
 from jspec.nn import layers, moe
@@ -157,3 +158,45 @@ def test_every_array_but_the_bias_gets_a_gradient():
 def test_config_refuses_what_cannot_be(changes, message):
   with pytest.raises(errors.UserError, match=message):
     dataclasses.replace(CONFIG, **changes)
+
+
+def test_biases_and_clamped_gates_follow_the_reference():
+  config = dataclasses.replace(
+    CONFIG, has_biases=True, activation='clamped_swiglu', shared_ff_width=0
+  )
+  arrays = _arrays(config)
+  x = 3 * _rows(7)  # So that gates reach the clamp.
+  layer = moe.Moe(config, arrays)
+  choice = moe.route(
+    x, arrays['router'], config, arrays['expert_bias'], arrays['router_bias']
+  )
+  experts = [
+    arrays['experts_' + name]
+    for name in ('gate_up', 'down', 'gate_up_bias', 'down_bias')
+  ]
+  want = moe.mix_reference(x, choice, *experts, activation='clamped_swiglu')
+  np.testing.assert_allclose(layer(x), want, rtol=1e-4, atol=1e-3)
+  for wrong in (
+    moe.mix_reference(x, choice, *experts),
+    moe.mix_reference(x, choice, *experts[:2], activation='clamped_swiglu'),
+  ):
+    assert np.abs(layer(x) - wrong).max() > 0.1
+  # By hand, one gate above the clamp and one up-projection below it.
+  got = layers.clamped_swiglu(jnp.array([9.0, 1.0]), jnp.array([1.0, -8.0]))
+  want = [7 * 2 / (1 + np.exp(-7 * 1.702)), -6 / (1 + np.exp(-1.702))]
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_experts_on_a_mesh_add_up_to_all_of_them():
+  config = dataclasses.replace(CONFIG, num_experts=8, has_biases=True)
+  arrays = _arrays(config)
+  x = _rows(3, 5)
+  layer = moe.Moe(config, arrays)
+  want = layer(x)
+  layer.mesh, layer.axis = (
+    Mesh(np.array(jax.devices()[:4]), ('model',)),
+    'model',
+  )
+  np.testing.assert_allclose(
+    jax.jit(lambda x: layer(x))(x), want, rtol=1e-4, atol=1e-4
+  )

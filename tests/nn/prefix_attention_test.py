@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jspec.kernels.draft_block_attention import blockwise
 from jspec.nn import prefix_attention
 
 B, R, T, U, S, N, K, H = 2, 7, 2, 3, 9, 4, 2, 8
@@ -65,24 +66,28 @@ def _dense(q, k, v, context_k, context_v, own, limits, row_segments, segments):
   return jnp.stack(heads, axis=3)
 
 
-@pytest.mark.parametrize('row_chunk', [1, 3, 128])
-def test_value_and_gradient_equal_dense_attention(row_chunk):
+@pytest.mark.parametrize(
+  ('tile_rows', 'block_len'), [(4, 3), (12, 4), (256, 128)]
+)
+def test_value_and_gradient_equal_dense_attention(
+  tile_rows, block_len, monkeypatch
+):
+  monkeypatch.setattr(blockwise, 'TILE_ROWS', tile_rows)
+  monkeypatch.setattr(blockwise, 'BLOCK_LEN', block_len)
   arrays, masks = _case()
   weight = jnp.asarray(
     np.random.default_rng(1).normal(size=(B, R, T, N, H)), jnp.float32
   )
 
-  def value(function, **named):
-    return lambda *a: jnp.sum(weight * function(*a, **masks, **named))
+  def value(function):
+    return lambda *a: jnp.sum(weight * function(*a, **masks))
 
   ours = prefix_attention.prefix_attention
   np.testing.assert_allclose(
-    ours(*arrays, **masks, row_chunk=row_chunk),
-    _dense(*arrays, **masks),
-    atol=2e-6,
+    ours(*arrays, **masks), _dense(*arrays, **masks), atol=2e-6
   )
   argnums = tuple(range(5))
-  got = jax.jit(jax.grad(value(ours, row_chunk=row_chunk), argnums))(*arrays)
+  got = jax.jit(jax.grad(value(ours), argnums))(*arrays)
   want = jax.grad(value(_dense), argnums)(*arrays)
   for a, b in zip(got, want, strict=True):
     np.testing.assert_allclose(a, b, atol=5e-6)

@@ -10,6 +10,8 @@ from tests.tpu_compile import (
   attention_programs,
   commit_programs,
   drafter_programs,
+  engine_programs,
+  target_programs,
   training_programs,
 )
 
@@ -17,5 +19,7 @@ PROGRAMS = (
   *attention_programs.PROGRAMS,
   *commit_programs.PROGRAMS,
   *drafter_programs.PROGRAMS,
+  *engine_programs.PROGRAMS,
+  *target_programs.PROGRAMS,
   *training_programs.PROGRAMS,
 )

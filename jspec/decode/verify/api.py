@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from jspec import errors, tree
+from jspec import packing as packing_lib
 from jspec.decode import sampling
 from jspec.decode.verify import (
   accepted,
@@ -74,6 +75,31 @@ def accept(
     draws=None if draft.q is None else draft.q.draws,
     is_chain=_is_chain(draft.parents),
   )
+  _check_shapes(logits, draft)
+  return RULES[rule](logits, draft, params, anchor_positions)
+
+
+def accept_packed(
+  logits: Float[Array, 'Q V'],
+  packing: packing_lib.Packing,
+  draft: tree.Draft,
+  params: sampling.Sampling,
+  anchor_positions: Int[Array, 'B'],
+  rule: str = 'auto',
+) -> accepted.Accepted:
+  """`accept` on nodes that share one axis.
+
+  `walk` looks at the nodes it visits where they are; the rules for sampled
+  drafts compare whole laws and get their logits row by row.
+  """
+  rule = check(
+    rule,
+    draws=None if draft.q is None else draft.q.draws,
+    is_chain=_is_chain(draft.parents),
+  )
+  if rule == WALK:
+    return walk.accept_packed(logits, packing, draft, params, anchor_positions)
+  logits = packing.to_rows(logits)
   _check_shapes(logits, draft)
   return RULES[rule](logits, draft, params, anchor_positions)
 

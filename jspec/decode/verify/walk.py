@@ -15,6 +15,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import lax
 
+from jspec import packing as packing_lib
 from jspec import tree
 from jspec.decode import keys, sampling
 from jspec.decode.verify import accepted, nodes
@@ -31,13 +32,30 @@ def accept(
   anchor_positions: Int[Array, 'B'],
 ) -> accepted.Accepted:
   """Follows what the target draws for as long as it was drafted."""
-  return accept_with(
-    logits,
-    draft,
-    params,
-    lambda depth: keys.uniforms(
-      params.seeds, anchor_positions + 1 + depth, keys.ACCEPT
-    ),
+  uniforms_at = _uniforms_at(params, anchor_positions)
+  return accept_with(logits, draft, params, uniforms_at)
+
+
+def accept_packed(
+  logits: Float[Array, 'Q V'],
+  packing: packing_lib.Packing,
+  draft: tree.Draft,
+  params: sampling.Sampling,
+  anchor_positions: Int[Array, 'B'],
+) -> accepted.Accepted:
+  """`accept` with the logits of all rows on one axis; nothing is unpacked."""
+  uniforms_at = _uniforms_at(params, anchor_positions)
+
+  def decide(node, depth):
+    row = packing.take(logits, node)
+    return sampling.sample(row, params, uniforms_at(depth))
+
+  def matched():
+    best = packing.to_rows(sampling.argmax(logits))
+    return _follow(draft, lambda node, depth: nodes.take(best, node))
+
+  return lax.cond(
+    jnp.any(params.temperature > 0), lambda: _follow(draft, decide), matched
   )
 
 
@@ -72,6 +90,12 @@ def match(
   best = sampling.argmax(logits.reshape(num_rows * num_nodes, -1))
   best = best.reshape(num_rows, num_nodes)
   return _follow(draft, lambda node, depth: nodes.take(best, node))
+
+
+def _uniforms_at(params, anchor_positions):
+  return lambda depth: keys.uniforms(
+    params.seeds, anchor_positions + 1 + depth, keys.ACCEPT
+  )
 
 
 def _follow(draft, decide):

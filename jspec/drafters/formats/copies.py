@@ -43,9 +43,13 @@ class Target:
 
 
 def of_model(model: nnx.Module) -> Target:
-  """Reads a loaded target."""
+  """Reads a loaded target; files have its embedding unscaled."""
+  embedding, scale = (
+    np.asarray(model.embedding[...]),
+    model.config.embedding_scale,
+  )
   return Target(
-    embedding=np.asarray(model.embedding[...]),
+    embedding=embedding if scale == 1 else embedding / scale,
     head=np.asarray(model.head[...]).T,
     num_layers=model.config.num_layers,
   )

@@ -29,7 +29,9 @@ class Model(nnx.Module):
   """As much of a loaded target as is read."""
 
   def __init__(self, target):
-    self.config = types.SimpleNamespace(num_layers=target.num_layers)
+    self.config = types.SimpleNamespace(
+      num_layers=target.num_layers, embedding_scale=1.0
+    )
     self.embedding = nnx.Param(jnp.asarray(target.embedding))
     self.head = nnx.Param(jnp.asarray(target.head.T))
 

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""Several matrices side by side in one, so that one matmul does for all.
+
+  [a | b | c]                              columns of the fused matrix
+  [a0 b0 c0 | a1 b1 c1 | ...]              the same on shards 0, 1, ...
+
+Sharing out the columns of the first over devices would cut anywhere: one device
+gets queries, another keys. In the second every shard holds its own part of each
+matrix, and taking the parts apart moves nothing between devices. On one shard
+both are the same.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jspec.typing import Array
+
+
+def interleave(
+  weight: np.ndarray | Array, widths: tuple[int, ...], num_shards: int
+) -> np.ndarray | Array:
+  """The columns (last axis) of a fused matrix in the order of shards.
+
+  Args:
+    weight: [..., sum of widths], [a | b | c].
+    widths: columns of each part; they divide by `num_shards`.
+    num_shards: 1 changes nothing.
+  """
+  if num_shards == 1:
+    return weight
+  begins = np.cumsum((0, *widths[:-1]))
+  order = [
+    begin + np.arange(width).reshape(num_shards, -1)
+    for begin, width in zip(begins, widths, strict=True)
+  ]
+  return weight[..., np.concatenate(order, axis=1).reshape(-1)]
+
+
+def split(x: Array, widths: tuple[int, ...], num_shards: int) -> list[Array]:
+  """Takes apart what an interleaved matrix gave, [..., sum of widths]."""
+  batch = x.shape[:-1]
+  ends = np.cumsum(widths)[:-1] // num_shards
+  parts = jnp.split(x.reshape(*batch, num_shards, -1), ends, axis=-1)
+  return [part.reshape(*batch, -1) for part in parts]
