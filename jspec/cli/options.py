@@ -128,6 +128,17 @@ def positives(text: str) -> tuple[int, ...]:
   return tuple(positive(part) for part in text.split(','))
 
 
+def policies(text: str) -> tuple[str, ...]:
+  """Reads `static,depth=2,dcut`: what has a `=` belongs to the name before."""
+  names: list[str] = []
+  for part in (part.strip() for part in text.split(',')):
+    if '=' in part and names:
+      names[-1] += f',{part}'
+    else:
+      names.append(part)
+  return tuple(names)
+
+
 def prompts(spec: str, limit: int | None) -> list[Any]:
   """Reads prompts (`data.sources.Prompt`) by source or by name."""
   from jspec.data import prompts as prompts_lib

@@ -134,10 +134,11 @@ def _add_engine(group):
   )
   group.add_argument(
     '--policy',
-    default='dcut',
-    metavar='NAME[,OPTION=VALUE...]',
-    help='how many drafts are verified, such as static,depth=2 (default:'
-    ' %(default)s)',
+    type=options.policies,
+    default='dcut,static',
+    metavar='NAME[,OPTION=VALUE...],...',
+    help='how many drafts are verified: the first says so, and requests may'
+    ' choose another (default: %(default)s)',
   )
   options.add_rule(group)
   group.add_argument(
@@ -211,6 +212,7 @@ def _serve(args, together, named, chosen):
       vocab_size=loaded.model.vocab_size,
       context_len=context_len(settings, loaded, drafter),
       drafters=named,
+      policies=args.policy if named else (),
       routes=chosen,
       limits=limits,
       compiler=compiler,
@@ -256,7 +258,7 @@ def engine_settings(args: argparse.Namespace, most: int) -> Any:
     max_len=min(args.max_len, most),
     num_pages=args.num_pages,
     num_rounds=args.rounds,
-    policies=(args.policy,),
+    policies=args.policy,
     rule=args.rule,
   )
 

@@ -42,8 +42,9 @@ def add(actions: Any) -> None:
     )
   parser.add_argument(
     '--policy',
+    type=options.policies,
     default='dcut',
-    metavar='NAME[,OPTION=VALUE...]',
+    metavar='NAME[,OPTION=VALUE...],...',
     help='how many drafts are verified (default: %(default)s)',
   )
   parser.add_argument('--temperature', type=float, default=0.0)
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> None:
       max_rows=max(args.concurrency),
       max_len=needed,
       num_rounds=args.rounds,
-      policies=(args.policy,),
+      policies=args.policy,
       row_buckets=tuple(sorted(set(args.concurrency))),
     ),
     is_anew=args.measure_again,

@@ -52,6 +52,7 @@ def add(programs) -> None:
   )
   parser.add_argument(
     '--policy',
+    type=options.policies,
     metavar='P,P,...',
     help='depth policies with their options (dcut,floor=1), also under the'
     ' guard (dcut+guard) (default: %(default)s)',
@@ -151,7 +152,7 @@ def _study(args):
 def _compare(args):
   from jspec.sim import acceptance, compare, contender, profiles
 
-  specs = contender.specs(args.policy)
+  specs = args.policy
   for spec in specs:
     contender.make(spec)
   machine = _machine(args)

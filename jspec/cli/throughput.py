@@ -38,7 +38,7 @@ def add(actions: Any) -> None:
   options.add_limit(parser)
   parser.add_argument(
     '--policy',
-    type=policies,
+    type=options.policies,
     default=('plain', 'full', 'guarded', 'dcut'),
     metavar='NAME,NAME,...',
     help='plain (no drafts), full (the whole draft), guarded (what the engine'
@@ -132,17 +132,6 @@ def _add_open(group):
     help='for goodput: seconds to the first token, and per token behind it'
     ' (default: what nine of ten requests of plain decoding keep)',
   )
-
-
-def policies(text: str) -> tuple[str, ...]:
-  """Reads `plain,static,depth=2,dcut`: what has a `=` belongs to the last."""
-  names = []
-  for part in text.split(','):
-    if '=' in part and names:
-      names[-1] += f',{part}'
-    else:
-      names.append(part)
-  return tuple(names)
 
 
 def run(args: argparse.Namespace) -> None:

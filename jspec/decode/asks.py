@@ -22,6 +22,7 @@ from jspec.decode.verify import nodes
 from jspec.typing import Array, Bool, Float, Int
 
 UNLIMITED = tree.MAX_NODES  # `Asks.max_drafts`: no draft has so many.
+ANY_POLICY = -1  # `Asks.policy`: the row has no wish.
 NUM_LOGPROBS = 20  # OpenAI's most; a request's own number is cut on the host.
 
 
@@ -35,6 +36,7 @@ class Asks:
     history: what each row has committed.
     wants_logprobs: rows whose log-probabilities are kept.
     max_drafts: drafts of a round that a row verifies at most.
+    policy: which depth policy plans a row; `ANY_POLICY`: that of the launch.
     chosen, rank, ids, values: those of the emitted tokens, see
       `logprobs.Logprobs`.
   """
@@ -43,6 +45,7 @@ class Asks:
   history: history_lib.History
   wants_logprobs: Bool[Array, 'B']
   max_drafts: Int[Array, 'B']
+  policy: Int[Array, 'B']
   chosen: Float[Array, 'B S']
   rank: Int[Array, 'B S']
   ids: Int[Array, 'B S k']
@@ -56,6 +59,7 @@ def init(num_rows: int, vocab_size: int) -> Asks:
     history=history_lib.init(num_rows, vocab_size),
     wants_logprobs=jnp.zeros((num_rows,), bool),
     max_drafts=jnp.full((num_rows,), UNLIMITED, jnp.int32),
+    policy=jnp.full((num_rows,), ANY_POLICY, jnp.int32),
     **_places(num_rows, 0),
   )
   # Donated, so every leaf is a buffer of its own.

@@ -5,7 +5,7 @@ What cannot be honoured is refused here, before the request waits.
 """
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from jspec import errors
 from jspec.decode import asks as device_asks
@@ -33,6 +33,9 @@ class Ask:
       engine; None: the first.
     max_drafts: drafts of a round that are verified at most; 0 is like drafter
       'none'; None: what the policy plans.
+    policy: which depth policy plans its rounds, one of the engine's
+      (`Settings.policies`, as given there); launches with such a row draft by
+      policy, whatever the guard thinks. None: as the engine does.
     constraint: what the text of the answer must be; None: anything. The answer
       ends where nothing may follow any more.
   """
@@ -43,6 +46,7 @@ class Ask:
   num_prompt_logprobs: int | None = None
   drafter: str | None = None
   max_drafts: int | None = None
+  policy: str | None = None
   constraint: structured.Constraint | None = None
 
   @property
@@ -112,15 +116,35 @@ class Event:
     return self.origins.count(DRAFT)
 
 
+def wishes(asks: Iterable[Ask]) -> dict[str, bool]:
+  """What requests want of the launch they share, for `Forms.choose`."""
+  drafting = [ask for ask in asks if not ask.is_plain]
+  return {
+    'wants_drafts': bool(drafting),
+    'wants_policy': any(ask.policy is not None for ask in drafting),
+  }
+
+
 def check(
-  request_id: Hashable, prompt: Sequence[int], ask: Ask, vocab_size: int
+  request_id: Hashable,
+  prompt: Sequence[int],
+  ask: Ask,
+  vocab_size: int,
+  policies: Sequence[str],
 ) -> None:
   """Refuses what the engine cannot do.
+
+  Args:
+    request_id: names the request in errors.
+    prompt: its tokens.
+    ask: what it wants.
+    vocab_size: of the target.
+    policies: names of the engine's depth policies.
 
   Raises:
     UserError: token ids the target lacks, more stop ids or log-probabilities
       than there are places, a minimum above the maximum or beside a grammar,
-      fewer drafts than none.
+      fewer drafts than none, a policy that is not there.
   """
   name = f'request {request_id!r}'
   if len(prompt) and not 0 <= min(prompt) <= max(prompt) < vocab_size:
@@ -147,6 +171,12 @@ def check(
   if ask.max_drafts is not None and ask.max_drafts < 0:
     raise errors.UserError(
       f'{name}: max_drafts={ask.max_drafts}; give 0 (draft nothing) or more'
+    )
+  if ask.policy is not None and ask.policy not in policies:
+    has = ', '.join(policies) or 'none, since it decodes plainly'
+    raise errors.UserError(
+      f'{name}: depth policy {ask.policy!r} is not loaded; this engine has:'
+      f' {has}'
     )
   options_lib.check(options, vocab_size)
   most = device_asks.NUM_LOGPROBS

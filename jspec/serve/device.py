@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jspec import tree
+from jspec.decode import asks as asks_lib
 from jspec.decode import lessons as lessons_lib
 from jspec.decode import options as options_lib
 from jspec.decode import round as round_lib
@@ -100,11 +101,12 @@ class Device:
     shapes: programs.Shapes,
     max_len: int,
     leader: followers.Leader | None = None,
+    policy_names: Sequence[str] = (),
   ):
     self._calls = calls.Calls(target, drafter, state, compiled, shapes, leader)
     self._drafter, self._shapes = drafter, shapes
     self._num_rows, self._capacity = state.cache.table.page_ids.shape
-    self._max_len = max_len
+    self._max_len, self._policy_names = max_len, policy_names
     self._start = programs.start(max_len, self._capacity)
     self._num_drafts = 0 if drafter is None else drafter.num_draft_tokens
 
@@ -159,10 +161,16 @@ class Device:
         options=options_lib.columns([ask.options]),
         wants_logprobs=np.asarray(ask.num_logprobs is not None),
         max_drafts=np.asarray(ask.most_drafts, np.int32),
+        policy=np.asarray(self._policy_index(ask.policy), np.int32),
         drafter=np.asarray(members.index(self._drafter, ask.drafter), np.int32),
       )
     )
     self._calls(programs.Key(programs.ADMIT), whole, real)
+
+  def _policy_index(self, wanted):
+    if wanted is None:
+      return asks_lib.ANY_POLICY
+    return self._policy_names.index(wanted)
 
   def prefill(
     self, chunk: plan.Chunk, wants_logprobs: bool

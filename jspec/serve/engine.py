@@ -159,7 +159,9 @@ class Engine:
       request_id = f'request-{self._num_requests}'
     self._num_requests += 1
     prompt = tuple(int(token) for token in prompt)
-    asks.check(request_id, prompt, ask, self._vocab_size)
+    asks.check(
+      request_id, prompt, ask, self._vocab_size, self.sizes.policy_names
+    )
     matcher = asks.matcher(request_id, ask, self._compiler)
     member = members.name(request_id, self._drafter, ask.drafter)
     is_reading = ask.num_prompt_logprobs is not None
@@ -321,12 +323,8 @@ class Engine:
     decodes = wanted.decodes
     context = sum(decode.num_tokens for decode in decodes) / len(decodes)
     found = [self._alive.get(decode.request_id) for decode in decodes]
-    return self.forms.choose(
-      len(decodes),
-      context,
-      wanted.num_rounds,
-      wants_drafts=any(alive and not alive.ask.is_plain for alive in found),
-    )
+    wishes = asks.wishes(alive.ask for alive in found if alive)
+    return self.forms.choose(len(decodes), context, wanted.num_rounds, **wishes)
 
   def _run(self, wanted, choice, given=None):
     return self._device.run(

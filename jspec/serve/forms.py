@@ -85,13 +85,16 @@ class Forms:
     num_rounds: int,
     *,
     wants_drafts: bool = True,
+    wants_policy: bool = False,
   ) -> Choice:
     """How a launch of so many rows, and rounds at most, drafts.
 
-    Without a row that wants drafts it is plain, which teaches the guard
-    nothing.
+    Without a row that wants drafts it is plain, and with one that chose its
+    policy it goes by policies; neither teaches the guard anything.
     """
     form = self.pinned if wants_drafts else guard.PLAIN
+    if form is None and wants_policy and guard.ADAPTIVE in self._guard.forms:
+      form = guard.ADAPTIVE
     is_guarded = form is None
     if is_guarded:
       form, num_rounds = self._guard.choose(

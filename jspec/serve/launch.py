@@ -348,11 +348,24 @@ def _plan(draft, state, inputs, policies, prior):
       return policy.plan(scores_lib.stale(state.scores, prior), load, costs)
     return policy.plan(live, load, costs)
 
+  own = state.asks.policy
+
+  def alike():
+    branches = [functools.partial(by, policy) for policy in policies]
+    return jax.lax.switch(inputs.policy, branches)
+
+  def row_by_row():
+    # Every policy plans as if all rows were its own, and says no more than the
+    # largest budget holds; that holds all drafts, so any mixture fits too.
+    counts = jnp.stack([by(policy) for policy in policies])
+    chosen = jnp.where(own == asks_lib.ANY_POLICY, inputs.policy, own)
+    return jnp.take_along_axis(counts, chosen[None], axis=0)[0]
+
   def by_policy():
     if len(policies) == 1:
       return by(policies[0])
-    branches = [functools.partial(by, policy) for policy in policies]
-    return jax.lax.switch(inputs.policy, branches)
+    differ = is_active & (own != asks_lib.ANY_POLICY) & (own != inputs.policy)
+    return jax.lax.cond(jnp.any(differ), row_by_row, alike)
 
   def evenly():
     nodes = inputs.costs.nodes[jnp.maximum(inputs.budget, 0)]

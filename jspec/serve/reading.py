@@ -38,6 +38,7 @@ class Start:
     options: how the request wants logits changed.
     wants_logprobs: whether log-probabilities of its answer are kept.
     max_drafts: drafts of a round that it verifies at most.
+    policy: which depth policy plans it, as in `decode.asks.Asks`.
     drafter: which member of a mixture drafts (`mixed.State.choice`); without
       one it says nothing.
   """
@@ -53,6 +54,7 @@ class Start:
   options: options_lib.Options
   wants_logprobs: Bool[Array, '']
   max_drafts: Int[Array, '']
+  policy: Int[Array, '']
   drafter: Int[Array, '']
 
 
@@ -72,6 +74,7 @@ def layout(max_len: int, capacity: int, num_stop_ids: int) -> packed.Layout:
       options=options_lib.columns([options_lib.LogitOptions()]),
       wants_logprobs=jax.ShapeDtypeStruct((), jnp.bool_),
       max_drafts=whole(()),
+      policy=whole(()),
       drafter=whole(()),
     )
   )
@@ -127,6 +130,7 @@ def admit(drafter, state: round_lib.State, start: Start) -> round_lib.State:
     ),
     wants_logprobs=asks.wants_logprobs.at[row].set(start.wants_logprobs),
     max_drafts=asks.max_drafts.at[row].set(start.max_drafts),
+    policy=asks.policy.at[row].set(start.policy),
   )
   scores = state.scores.at[row].set(jnp.nan)  # It drafted nothing so far.
   return dataclasses.replace(state, asks=asks, scores=scores)

@@ -38,7 +38,8 @@ class Settings:
     extend_to: most drafts of a row where `libraspec`, the first policy, asks
       the drafter to go on (`drafters.extending`); None: it never does.
     policies: who decides how many drafts are verified, as `depth.api.make`
-      reads them; the first is used unless another is asked for.
+      reads them; the first is used unless a request, or the engine's owner,
+      asks for another.
     rule: how drafts are verified (`verify.api`).
     scales_confidence: policies go by confidence at temperatures that follow
       what is accepted (`confidence`), not as the drafter says it.
@@ -69,6 +70,7 @@ class Sizes:
     row_buckets: rows of a launch, ascending.
     num_budgets: most budgets of a round.
     policies: who plans.
+    policy_names: what requests call them; none where nothing is drafted.
     rule: how drafts are verified.
     scales_confidence: as of `Settings`.
   """
@@ -78,6 +80,7 @@ class Sizes:
   row_buckets: tuple[int, ...]
   num_budgets: int
   policies: tuple[depth_lib.DepthPolicy, ...]
+  policy_names: tuple[str, ...]
   rule: str
   scales_confidence: bool
 
@@ -141,6 +144,7 @@ def resolve(settings: Settings, target, drafter) -> Sizes:
     row_buckets=buckets,
     num_budgets=settings.num_budgets,
     policies=policies,
+    policy_names=() if drafter is None else settings.policies,
     rule=settings.rule,
     scales_confidence=settings.scales_confidence,
   )

@@ -143,5 +143,6 @@ def prepare(
     shapes,
     pool.max_len,
     leader=link if leads else None,
+    policy_names=sizes.policy_names,
   )
   return device, compiled

@@ -157,6 +157,7 @@ def drafting(
   return {
     'drafter': served.drafter(wanted.method),
     'max_drafts': wanted.max_draft_tokens,
+    'policy': served.policy(wanted.depth_policy),
   }
 
 

@@ -34,5 +34,6 @@ def one(served: served_lib.Served, name: str, created: int) -> dict[str, Any]:
     'owned_by': 'jspec',
     'max_model_len': served.context_len,
     'drafters': [*served.drafters, served_lib.NONE],
+    'depth_policies': list(served.policies),
     **versions,
   }

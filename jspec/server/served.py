@@ -29,6 +29,7 @@ class Served:
     context_len: most tokens of prompt and answer.
     drafters: names that requests may give, and what the engine calls them
       (`asks.Ask.drafter`); the first is used where none is given.
+    policies: depth policies that requests may name; the first plans otherwise.
     routes: who drafts for requests that do not say; None: the first.
     limits: what clients may ask.
     compiler: reads grammars (`serve.structured.Compiler`); None: requests
@@ -46,6 +47,7 @@ class Served:
   vocab_size: int
   context_len: int
   drafters: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+  policies: tuple[str, ...] = ()
   routes: routes_lib.Routes | None = None
   limits: limits_lib.Limits = limits_lib.Limits()
   compiler: Any = None
@@ -101,3 +103,15 @@ class Served:
         code='invalid_value',
       )
     return self.drafters[name]
+
+  def policy(self, name: str | None) -> str | None:
+    """A depth policy by its name; ApiError if the engine has none such."""
+    if name is None or name in self.policies:
+      return name
+    has = ', '.join(self.policies) or 'none, since nothing is drafted'
+    raise api_errors.ApiError(
+      400,
+      f'speculative.depth_policy: {name!r} is not loaded; there is: {has}',
+      param='speculative.depth_policy',
+      code='invalid_value',
+    )

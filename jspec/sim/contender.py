@@ -86,14 +86,3 @@ def hindsight() -> Callable:
     return oracle.plan(accepted, load, costs, is_accepted.shape[1])
 
   return jax.jit(plan)
-
-
-def specs(text: str) -> tuple[str, ...]:
-  """Splits `static,dcut,floor=1,oracle`: what has an = belongs to the left."""
-  found: list[str] = []
-  for part in text.split(','):
-    if '=' in part and found:
-      found[-1] += f',{part}'
-    else:
-      found.append(part.strip())
-  return tuple(found)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jspec.cli import main, throughput
+from jspec.cli import main, options
 from tests import tiny_model
 from tests.cli.bad_input import words, write
 
@@ -30,13 +30,14 @@ def azure(path, number=6):
 
 
 def test_policies_with_options_are_told_apart():
-  read = throughput.policies
+  read = options.policies
   assert read('plain,dcut') == ('plain', 'dcut')
   assert read('static,depth=2,dcut,floor=1,mode=live,full') == (
     'static,depth=2',
     'dcut,floor=1,mode=live',
     'full',
   )
+  assert read('static, my.rules:Mine,a=1') == ('static', 'my.rules:Mine,a=1')
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_caps_cut_drafts_to_their_first_nodes():
 
 def test_caps_below_nothing_are_refused():
   with pytest.raises(errors.UserError, match='max_drafts=-1; give 0'):
-    asks.check('a', (1,), asks.Ask(max_drafts=-1), 9)
+    asks.check('a', (1,), asks.Ask(max_drafts=-1), 9, ())
 
 
 def test_nobody_drafts_where_nothing_may_be_verified():

@@ -195,7 +195,11 @@ def test_fields_reach_the_engine(client, server):
       'repetition_penalty': 1.2,
       'min_tokens': 2,
       'stop_token_ids': [65],
-      'speculative': {'method': 'suffix', 'max_draft_tokens': 1},
+      'speculative': {
+        'method': 'suffix',
+        'max_draft_tokens': 1,
+        'depth_policy': 'static',
+      },
     },
   )
   (asked,) = server.engine.asked
@@ -208,6 +212,7 @@ def test_fields_reach_the_engine(client, server):
   assert (options.repetition_penalty, options.min_tokens) == (1.2, 2)
   assert (asked.num_logprobs, asked.num_prompt_logprobs) == (3, None)
   assert (asked.drafter, asked.max_drafts) == ('suffix', 1)
+  assert asked.policy == 'static'
 
 
 @pytest.mark.parametrize('stop', [None, [], ['zzz'], openai.omit])
@@ -252,6 +257,13 @@ def test_drafts_are_counted_on_demand(client, wanted, drafted):
     streamed += chunk.choices[0].speculative['origins']
   assert streamed == origins
   assert not hasattr(ask(client).choices[0], 'speculative')
+
+
+def test_unknown_depth_policy_is_400(client):
+  with pytest.raises(openai.BadRequestError) as error:
+    ask(client, extra_body={'speculative': {'depth_policy': 'deep'}})
+  assert error.value.param == 'speculative.depth_policy'
+  assert 'dcut, static' in error.value.message
 
 
 def test_unknown_drafter_is_400(client):

@@ -23,6 +23,7 @@ from jspec.text import chat, tokenizer
 
 SPECIAL = ('<|im_start|>', '<|im_end|>', '<tool_call>', '</tool_call>')
 VOCAB_SIZE = 256 + len(SPECIAL)
+POLICIES = ('dcut', 'static')
 END = 257
 CONTEXT_LEN = 512
 TEMPLATE = (
@@ -159,7 +160,7 @@ class Engine:
     return bool(self.waiting or self.running)
 
   def submit(self, prompt, ask, *, request_id):
-    asks.check(request_id, prompt, ask, VOCAB_SIZE)
+    asks.check(request_id, prompt, ask, VOCAB_SIZE, POLICIES)
     if ask.drafter not in (None, 'none', 'ngram', 'suffix'):
       raise errors.UserError(f'request {request_id!r}: drafter {ask.drafter!r}')
     most = min(ask.params.max_tokens, CONTEXT_LEN - len(prompt))

@@ -159,7 +159,9 @@ def test_log_says_what_happened_and_not_what_was_said(caplog, logs_text):
 def test_models_are_listed_by_every_name(server):
   client = server.client()
   assert [model.id for model in client.models.list()] == ['fake', 'alias']
-  assert client.models.retrieve('alias').owned_by == 'jspec'
+  model = client.models.retrieve('alias')
+  assert model.owned_by == 'jspec'
+  assert model.depth_policies == ['dcut', 'static']
   assert (
     server.post('/v1/completions', {'model': 'alias', 'prompt': 'x'}).json()[
       'model'

@@ -170,6 +170,7 @@ def test_stop_in_the_first_asks_no_second(page, server):
 
 def test_settings_reach_the_engine(page, server):
   page.select_option('#drafter', 'suffix')
+  page.select_option('#policy', 'static')
   page.fill('#drafts', '1')
   page.fill('#temperature', '0.7')
   page.fill('#tokens', '9')
@@ -179,6 +180,7 @@ def test_settings_reach_the_engine(page, server):
   browsing.ended(page)
   (asked,) = server.engine.asked
   assert (asked.drafter, asked.max_drafts) == ('suffix', 1)
+  assert asked.policy == 'static'
   params = asked.params
   assert (params.temperature, params.max_tokens, params.seed) == (0.7, 9, 4)
   assert page.text_content('.answer .figures').endswith('token limit')

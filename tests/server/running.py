@@ -88,6 +88,7 @@ def serving(engine=None, *, make=None, max_queue=64, waits=True, **changes):
       'vocab_size': fake.VOCAB_SIZE,
       'context_len': fake.CONTEXT_LEN,
       'drafters': {'ngram': 'ngram', 'suffix': 'suffix'},
+      'policies': fake.POLICIES,
       'limits': limits,
       **changes,
     },

@@ -264,17 +264,7 @@ def test_guard_needs_a_policy(spec):
     contender.make(spec)
 
 
-def test_specs_keep_options_with_their_policy():
-  text = (
-    'static,dcut,floor=1,mode=stale,first_drop,static,depth=4,my.rules:Mine,a=1'
-  )
-  assert contender.specs(text) == (
-    'static',
-    'dcut,floor=1,mode=stale',
-    'first_drop',
-    'static,depth=4',
-    'my.rules:Mine,a=1',
-  )
+def test_a_contender_may_be_plain_or_guarded():
   assert contender.make('static,depth=0').is_plain
   assert contender.make('dcut,floor=1+guard').is_guarded
 

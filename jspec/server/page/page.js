@@ -63,6 +63,7 @@ function wanted(messages, seed, isPlain) {
       details: true,
       method: isPlain ? 'none' : $('drafter').value || undefined,
       max_draft_tokens: isPlain ? undefined : numberIn('drafts'),
+      depth_policy: isPlain ? undefined : $('policy').value || undefined,
     },
   };
 }
@@ -199,15 +200,20 @@ async function readModels() {
   const chosen = $('model').value;
   $('model').replaceChildren(...models.map(({ id }) => new Option(id)));
   if (models.some(({ id }) => id === chosen)) $('model').value = chosen;
-  readDrafters();
+  readChoices();
 }
 
-function readDrafters() {
+function readChoices() {
   const model = models.find(({ id }) => id === $('model').value);
-  const [first] = $('drafter').options;
-  const options = (model?.drafters ?? []).map((name) =>
-    new Option(name === 'none' ? 'off' : name, name));
-  $('drafter').replaceChildren(first, ...options);
+  offer($('drafter'), (model?.drafters ?? []).map((name) =>
+    new Option(name === 'none' ? 'off' : name, name)));
+  offer($('policy'), (model?.depth_policies ?? []).map((name) =>
+    new Option(name, name)));
+}
+
+function offer(select, options) {
+  const [first] = select.options;
+  select.replaceChildren(first, ...options);
   first.selected = true;
 }
 
@@ -274,7 +280,7 @@ $('examples').addEventListener('click', (event) => {
   ask();
 });
 $('options').addEventListener('submit', (event) => event.preventDefault());
-$('model').addEventListener('change', readDrafters);
+$('model').addEventListener('change', readChoices);
 $('coloured').addEventListener('change', () => {
   $('log').classList.toggle('uncoloured', !$('coloured').checked);
 });

@@ -59,6 +59,7 @@ class Speculative(Body):
   Attributes:
     method: name of a loaded drafter, or `none`.
     max_draft_tokens: most drafts of a round; 0 is `none`.
+    depth_policy: who says how many drafts of a round are verified.
     details: counts in `usage.completion_tokens_details`, and in the choices
       each token with how it came: plain, draft or bonus.
   """
@@ -67,6 +68,7 @@ class Speculative(Body):
   max_draft_tokens: (
     Annotated[int, pydantic.Field(ge=0, le=2**31 - 1)] | None
   ) = None
+  depth_policy: Name | None = None
   details: bool = False
 
 
