@@ -21,6 +21,7 @@ from typing import Any
 import jax
 
 from jspec import errors
+from jspec.serve import container
 from jspec.typing import PyTree
 
 MEMINFO = pathlib.Path('/proc/meminfo')
@@ -166,16 +167,17 @@ def _bytes(state):
 
 
 def _available():
-  """Bytes that Linux could give to a process without swapping."""
+  """Bytes that Linux could give to this process without swapping."""
+  known = [room for room in (container.room(),) if room is not None]
   try:
     text = MEMINFO.read_text(encoding='utf-8')
   except OSError:
-    return None
+    text = ''
   for line in text.splitlines():
     name, _, value = line.partition(':')
     if name == 'MemAvailable':
-      return int(value.split()[0]) * 1024
-  return None
+      known.append(int(value.split()[0]) * 1024)
+  return min(known, default=None)
 
 
 def _size(num_bytes):

@@ -11,7 +11,7 @@ import pytest
 
 from jspec import errors
 from jspec.drafters import mixed, ngram
-from jspec.serve import empty, memory, settings
+from jspec.serve import container, empty, memory, settings
 from jspec.testing import toy
 from tests.evals import unchecked
 from tests.serve import small
@@ -149,6 +149,7 @@ def test_free_memory_is_that_of_the_devices_of_the_model(monkeypatch, tmp_path):
   model = [np.zeros(3), jnp.zeros(3)]
   meminfo = tmp_path / 'meminfo'
   monkeypatch.setattr(memory, 'MEMINFO', meminfo)
+  monkeypatch.setattr(container, 'room', lambda: None)
   assert memory.free(model) is None  # No Linux.
   meminfo.write_text('MemTotal:  9 kB\nMemAvailable:   7 kB\nSwapFree: 1 kB\n')
   assert memory.free(model) == 7 * 1024
