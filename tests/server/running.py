@@ -28,6 +28,7 @@ class Server:
 
   def __init__(self, served, engine):
     self.served, self.engine = served, engine
+    self._clients = []
     config = uvicorn.Config(
       app_lib.create(served),
       host='127.0.0.1',
@@ -48,14 +49,18 @@ class Server:
       until(lambda: self.served.driver.is_ready or self.served.driver.failure)
 
   def stop(self):
+    for client in self._clients:
+      client.close()
     self._server.should_exit = True
     self._thread.join(20)
     assert not self._thread.is_alive()
 
   def client(self, **options):
-    return openai.OpenAI(
+    client = openai.OpenAI(
       base_url=self.url + '/v1', api_key='none', max_retries=0, **options
     )
+    self._clients.append(client)
+    return client
 
   def post(self, path, body=None, **options):
     return httpx.post(self.url + path, json=body, timeout=30, **options)

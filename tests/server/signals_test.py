@@ -63,6 +63,16 @@ def stream(url, max_tokens, began):
   return events
 
 
+def num_open(url):
+  """Requests that the server accepted and has not finished."""
+  status = httpx.get(url + '/v1/jspec/status', timeout=5).json()
+  return status['running'] + status['waiting']
+
+
+def num_done(futures):
+  return sum(future.done() for future in futures)
+
+
 def stopped(grace_s, pause_s, max_tokens, num=8, signals=1):
   """Streams that ran when the signal came, and how the process ended."""
   with process(grace_s, pause_s) as (made, url, lines):
@@ -73,7 +83,7 @@ def stopped(grace_s, pause_s, max_tokens, num=8, signals=1):
       ]
       for _ in range(4):  # As many as there are rows.
         assert began.acquire(timeout=20)
-      time.sleep(0.1)
+      running.until(lambda: num_open(url) + num_done(reading) >= num)
       made.send_signal(signal.SIGTERM)
       time.sleep(0.2)
       status = None
