@@ -103,7 +103,9 @@ def score(target, state, draft, sizes, rule='walk'):
   return run(target, state, draft)
 
 
-@pytest.mark.parametrize('temperature', [0.0, 0.9])
+@pytest.mark.parametrize(
+  'temperature', [pytest.param(0.0, marks=pytest.mark.slow), 0.9]
+)
 @pytest.mark.parametrize(
   'counts',
   [

@@ -140,7 +140,7 @@ def test_a_tree_at_the_end_of_the_context_stays_inside(plain, known):
   'size',
   [
     pytest.param(1, marks=pytest.mark.slow),
-    12,
+    pytest.param(12, marks=pytest.mark.slow),
     pytest.param(100, marks=pytest.mark.slow),
   ],
 )

@@ -43,7 +43,10 @@ def _judge(target):
   return step.judge_of(graph), state
 
 
-@pytest.mark.parametrize('method', [dflash.METHOD, dfly.METHOD])
+@pytest.mark.parametrize(
+  'method',
+  [dflash.METHOD, pytest.param(dfly.METHOD, marks=pytest.mark.slow)],
+)
 def test_proposals_are_those_of_decoding(target, method):
   drafter = toy.drafter(target, method=method, loss_config=LOSS)
   batch = _batch(target)
@@ -121,6 +124,7 @@ def test_loss_without_a_judge_is_refused(target):
     drafter.loss(_batch(target), jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_a_row_without_anchors_has_no_term(target):
   drafter = toy.drafter(target, loss_config=LOSS)
   batch = dataclasses.replace(

@@ -256,7 +256,13 @@ def test_fewer_drafts_are_a_prefix_of_the_full_block(target):
 
 @pytest.mark.parametrize(
   'changes',
-  [{}, {'draft_token_ids': DRAFT_IDS, 'label_shift': 1, 'num_draft_tokens': 2}],
+  [
+    {},
+    pytest.param(
+      {'draft_token_ids': DRAFT_IDS, 'label_shift': 1, 'num_draft_tokens': 2},
+      marks=pytest.mark.slow,
+    ),
+  ],
   ids=['full_head', 'reduced_head_shifted'],
 )
 def test_conformance(target, changes):

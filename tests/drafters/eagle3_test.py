@@ -34,12 +34,15 @@ def target():
   'changes',
   [
     pytest.param({}, marks=pytest.mark.slow),
-    {
-      'draft_token_ids': small_eagle3.DRAFT_IDS,
-      'norm_output': True,
-      'fc_norm': True,
-      'tree_size': 9,
-    },
+    pytest.param(
+      {
+        'draft_token_ids': small_eagle3.DRAFT_IDS,
+        'norm_output': True,
+        'fc_norm': True,
+        'tree_size': 9,
+      },
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=['chain', 'reduced_tree'],
 )

@@ -239,7 +239,7 @@ def test_the_comparison_sees_a_broken_mixture(target, broken):
   [
     pytest.param((0, 0, 0), marks=pytest.mark.slow),
     pytest.param((1, 1, 1), marks=pytest.mark.slow),
-    (1, 0, 1),
+    pytest.param((1, 0, 1), marks=pytest.mark.slow),
   ],
 )
 def test_conformance_of_sampling_members(target, choice):

@@ -126,12 +126,15 @@ def test_first_embedding_is_zeroed_where_the_config_says(target):
   'changes',
   [
     {},
-    {
-      'draft_token_ids': small_mtp.DRAFT_IDS,
-      **small_mtp.OTHER_WAY,
-      **small_mtp.EXPERTS,
-      'sigmoid_router': False,
-    },
+    pytest.param(
+      {
+        'draft_token_ids': small_mtp.DRAFT_IDS,
+        **small_mtp.OTHER_WAY,
+        **small_mtp.EXPERTS,
+        'sigmoid_router': False,
+      },
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=['dense', 'experts_reduced_other_way'],
 )

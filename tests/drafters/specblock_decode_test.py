@@ -78,6 +78,7 @@ def test_training_equals_decoding_with_a_cache(target):
   assert max(gaps) < 3e-5
 
 
+@pytest.mark.slow
 def test_published_training_sees_what_decoding_has_not(target, drafter):
   """`cross_rows` changes later blocks of all rows that have one before."""
   batch = specblock_toy.batch(target)

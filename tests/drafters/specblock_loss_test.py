@@ -246,6 +246,7 @@ def test_loss_without_labels_is_zero_and_finite(target, two_blocks):
   assert all(np.all(np.asarray(g[...]) == 0) for g in grads.values())
 
 
+@pytest.mark.slow
 def test_every_parameter_trains_and_chunks_do_not_matter(target, two_blocks):
   """And the rank loss trains the rank head alone."""
   batch = specblock_toy.batch(target)

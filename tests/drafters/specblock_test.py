@@ -45,7 +45,10 @@ def drafter(target):
       {'num_draft_tokens': 2, 'draft_token_ids': specblock_toy.DRAFT_IDS},
       marks=pytest.mark.slow,
     ),
-    {'tree_size': 12, 'tree_starts': 4, 'first_width': 4},
+    pytest.param(
+      {'tree_size': 12, 'tree_starts': 4, 'first_width': 4},
+      marks=pytest.mark.slow,
+    ),
   ],
   ids=['chain', 'tree'],
 )

@@ -131,6 +131,7 @@ def test_equals_naive_softmax(name):
   expect_naive(interpreted(arrays, named), arrays, named, atol=4e-3)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_as_close_as_its_rounding():
   arrays, named = attention_problem.make(ALL['window_and_sinks'], dtype=BF16)
   expect_naive(interpreted(arrays, named), arrays, named, atol=3e-2)

@@ -48,7 +48,9 @@ def interpreted(arrays, named):
 
 
 @pytest.mark.parametrize('window', [None, 50])
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+  'dtype', [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)]
+)
 def test_equals_the_reference_in_value_and_gradient(dtype, window):
   arrays, named = problem.make(dataclasses.replace(SMALL, window=window))
   arrays = tuple(x.astype(dtype) for x in arrays)

@@ -88,6 +88,7 @@ def test_a_branch_equals_the_spliced_sequence(target, problem, score):
   assert np.isfinite(got).all()
 
 
+@pytest.mark.slow
 def test_a_branch_sees_a_window_as_the_spliced_sequence_does():
   windows = dict(windows=(3, None, 8), attention_scale=0.5)
   target = transformer.random(

@@ -85,7 +85,7 @@ def one_step(name, num_micro_batches):
   return state.params, after.params, jax.device_get(metrics)
 
 
-@pytest.mark.parametrize('num', [2, 8])
+@pytest.mark.parametrize('num', [pytest.param(2, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize(
   'name',
   [

@@ -22,6 +22,7 @@ def losses(folder):
   return [(row['step'], row['loss'], row.get(measured)) for row in rows]
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_step_in_hand_and_the_run_goes_on(tmp_path):
   tiny.train(tmp_path, name='whole', eval__every=4)
   messages = []
