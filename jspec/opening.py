@@ -15,6 +15,7 @@ from jspec.checkpoints import gguf, names, safetensors
 from jspec.targets import architecture, embedded, families, llama_gguf
 from jspec.text import chat
 from jspec.text import tokenizer as tokenizer_lib
+from jspec.text.formats import detection
 
 TARGETS = f'{embedded.NAME}, a folder, a .gguf file or hf:ORG/NAME'
 
@@ -98,16 +99,27 @@ def _open_folder(path: pathlib.Path, name: str) -> OpenTarget:
   tokenizer = tokenizer_lib.from_hf_folder(path)
   tokenizer_lib.check_fits(tokenizer, config.vocab_size, str(path))
   source = family.prepare(safetensors.SafetensorsFolder(path))
+  template = chat.from_hf_folder(path)
   return OpenTarget(
     name=name,
     family=fields['model_type'],
     config=config,
-    tokenizer=tokenizer,
-    template=chat.from_hf_folder(path),
+    tokenizer=_with_ends(tokenizer, template),
+    template=template,
     source=source,
     rules=family.rules(config),
     ignored=family.ignored(config, source),
   )
+
+
+def _with_ends(
+  tokenizer: tokenizer_lib.Tokenizer, template: chat.ChatTemplate | None
+) -> tokenizer_lib.Tokenizer:
+  """Adds the ends of answers that the template has and no config names."""
+  marks = detection.end_marks(template.source) if template else ()
+  found = {tokenizer.token_id(mark) for mark in marks} - {None}
+  ends = tuple(sorted({*tokenizer.eos_ids, *found}))
+  return dataclasses.replace(tokenizer, eos_ids=ends)
 
 
 def _download(name: str) -> pathlib.Path:

@@ -14,6 +14,7 @@ from jspec.doctor import report
 from jspec.nn import rope
 from jspec.targets import architecture, embedded, families
 from jspec.text import chat
+from jspec.text.formats import detection
 
 
 def is_target(spec: str) -> bool:
@@ -140,14 +141,16 @@ def _text(found):
   """Facts about what it reads and writes."""
   tokenizer, template = found.tokenizer, found.template
   ends = [f'{i} {tokenizer.token(i)!r}' for i in tokenizer.eos_ids]
-  said = 'none'
+  said, calls = 'none', None
   if template is not None:
+    calls = detection.tool_format(template.source)
     said = chat.fingerprint(template)
     said += ', with tools' if 'tools' in template.source else ', no tools'
   return {
     'tokenizer': f'{tokenizer.vocab_size} ids',
     'ends answers': ', '.join(ends) or 'none',
     'chat template': said,
+    'tool calls': calls.name if calls else 'no format that is known',
   }
 
 

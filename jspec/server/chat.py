@@ -147,14 +147,19 @@ class _Choice:
     return found
 
   def _call(self, call: calls.ToolCall) -> dict[str, Any]:
-    """A call, for a delta."""
+    """A call, or more of the last one, for a delta."""
+    if not call.name:
+      self.calls[-1]['function']['arguments'] += call.arguments
+      more = {'arguments': call.arguments}
+      return {'index': len(self.calls) - 1, 'function': more}
     made = {
       'id': f'call_{secrets.token_hex(12)}',
       'type': 'function',
       'function': {'name': call.name, 'arguments': call.arguments},
     }
     self.calls.append(made)
-    return {'index': len(self.calls) - 1, **made}
+    told = {**made, 'function': dict(made['function'])}
+    return {'index': len(self.calls) - 1, **told}
 
 
 class _Reply:

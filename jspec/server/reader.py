@@ -17,15 +17,17 @@ class Reader:
       is_parallel: whether more than its first call counts.
     """
     self._deltas = answers.Deltas(form)
-    self._most = None if is_parallel else 1
+    self._is_parallel = is_parallel
+    self._num_calls = 0
 
   def push(self, text: str, *, is_final: bool) -> answers.Answer:
     """Takes more text, the last with `is_final`; returns what is certain."""
     found = self._deltas.push(text)
     if is_final:
       found += self._deltas.finish()
-    if self._most is None:
-      return found
-    calls = found.tool_calls[: self._most]
-    self._most -= len(calls)
-    return dataclasses.replace(found, tool_calls=calls)
+    kept = []
+    for call in found.tool_calls:
+      self._num_calls += bool(call.name)
+      if self._is_parallel or self._num_calls <= 1:
+        kept.append(call)
+    return dataclasses.replace(found, tool_calls=tuple(kept))

@@ -33,7 +33,10 @@ class Items:
     self, told: answers.Answer, logprobs: Sequence[dict[str, Any]]
   ) -> list[dict[str, Any]]:
     """Takes in what became certain; returns the events of it."""
-    events = []
+    events, called = [], told.tool_calls
+    if called and not called[0].name:  # More of the call that is open.
+      events += self._call(called[0])
+      called = called[1:]
     if told.reasoning:
       events += self._turn_to(_REASONING)
       self._open['content'][0]['text'] += told.reasoning
@@ -42,7 +45,8 @@ class Items:
           'reasoning_text.delta', content_index=0, delta=told.reasoning
         )
       )
-    if told.content or logprobs:
+    # Tokens of a call have no place among its events.
+    if told.content or logprobs and not told.tool_calls and not self._is_call:
       events += self._turn_to(_MESSAGE)
       part = self._open['content'][0]
       part['text'] += told.content
@@ -55,18 +59,25 @@ class Items:
           logprobs=list(logprobs),
         )
       )
-    for call in told.tool_calls:
-      events += self._turn_to(_CALL, call)
-      self._open['arguments'] = call.arguments
-      events.append(
-        self._event('function_call_arguments.delta', delta=call.arguments)
-      )
+    for call in called:
+      events += self._turn_to(_CALL, call) + self._call(call)
     return events
 
   def finish(self, status: str) -> list[dict[str, Any]]:
     """Closes what is open; `status` is 'completed' or 'incomplete'."""
     events = [] if self.output else self._turn_to(_MESSAGE)
     return events + self._close(status)
+
+  @property
+  def _is_call(self):
+    return self._open is not None and self._open['type'] == _CALL
+
+  def _call(self, call):
+    """More arguments of the call that is open."""
+    if not call.arguments:
+      return []
+    self._open['arguments'] += call.arguments
+    return [self._event('function_call_arguments.delta', delta=call.arguments)]
 
   def _turn_to(self, kind, call=None):
     """Opens an item, unless it is the one that is open."""

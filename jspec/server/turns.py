@@ -92,7 +92,8 @@ async def of(
   def written():
     text = template.render(messages, add_generation_prompt=True, **options)
     if constraint is not None:
-      return text, answers.Format()
+      found = detection.tool_format(template.source)
+      return text + (found.front if found else ''), answers.Format()
     return text, _form(template, messages, options)
 
   text, form = await asking.beside(written, _size(messages))
@@ -157,11 +158,12 @@ def _template(served, param):
 def _form(template, messages, options):
   """What the answer may hold, as this model writes it."""
   tags, told = detection.tags(template.source), options['tools']
+  found = detection.tool_format(template.source)
   return answers.Format(
     tags=tags,
     is_open=tags is not None
     and tags.is_open(template.opening(messages, **options)),
-    tools=detection.tool_format(template.source) if told else None,
+    tools=found if told or found and found.front else None,
     schemas=tool_choice.schemas(told) if told else {},
   )
 

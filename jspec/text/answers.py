@@ -6,8 +6,9 @@
 
 `parse` reads a whole text. `Deltas` reads it as it comes and gives what has
 become certain; its parts put together are `parse` of the whole, for any way of
-cutting the text. A call comes whole, when its end was seen. An answer that ends
-within its thought is all thought.
+cutting the text. A call comes with its name once its arguments begin, and then
+piece by piece (`formats.calls`). An answer that ends within its thought is all
+thought.
 
 White space around thoughts and calls is layout and left out; everything else of
 the text is in one of the three, malformed calls as content.
@@ -28,7 +29,8 @@ class Format:
   Attributes:
     tags: around a thought; None: there is none.
     is_open: the answer begins within the thought (`Tags.is_open`).
-    tools: how calls are written; None: the request has no tools.
+    tools: how calls are written; None: the request has no tools, and the
+      format has no `front`.
     schemas: JSON schemas of the arguments, by the name of the function; some
       formats need them to tell numbers from texts.
   """
@@ -49,7 +51,11 @@ class Format:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-  """An answer, or what a piece of text added to it."""
+  """An answer, or what a piece of text added to it.
+
+  What was added may begin with a piece of a call: without a name, it goes on
+  with the last call so far.
+  """
 
   reasoning: str = ''
   content: str = ''
@@ -59,8 +65,20 @@ class Answer:
     return Answer(
       reasoning=self.reasoning + other.reasoning,
       content=self.content + other.content,
-      tool_calls=self.tool_calls + other.tool_calls,
+      tool_calls=_joined(self.tool_calls, other.tool_calls),
     )
+
+
+def _joined(
+  first: tuple[calls.ToolCall, ...], second: tuple[calls.ToolCall, ...]
+) -> tuple[calls.ToolCall, ...]:
+  """Calls one after the other; a piece is put to the call it belongs to."""
+  if not first or not second or second[0].name:
+    return first + second
+  longer = dataclasses.replace(
+    first[-1], arguments=first[-1].arguments + second[0].arguments
+  )
+  return (*first[:-1], longer, *second[1:])
 
 
 def parse(text: str, form: Format, *, is_final: bool = True) -> Answer:
@@ -82,12 +100,11 @@ def num_reasoning_tokens(pieces: Sequence[str], form: Format) -> int:
   text = ''.join(pieces)
   deltas.push(text)
   deltas.finish()
-  start, stop = deltas.thought
   count = at = 0
   for piece in pieces:
-    end = at + len(piece)
-    count += at < stop and max(end, at + 1) > start
-    at = end
+    end = max(at + len(piece), at + 1)
+    count += any(at < stop and end > start for start, stop in deltas.thoughts)
+    at += len(piece)
   return count
 
 
@@ -95,13 +112,12 @@ class Deltas:
   """Reads one answer as it comes.
 
   Attributes:
-    thought: where the thought lies in the text so far, start and end; equal
-      numbers if there is none.
+    thoughts: where thought lies in the text so far, starts and ends.
   """
 
   def __init__(self, form: Format):
     """Begins an answer."""
-    self.thought = (0, 0)
+    self.thoughts = []
     self._form = form
     self._rest = ''  # What is not settled.
     self._num_settled = 0
@@ -111,6 +127,7 @@ class Deltas:
     self._is_layout = False  # Whether white space follows a tag or a call.
     self._is_start = True
     self._follows_call = False
+    self._then = None  # Who reads on, if not the format.
 
   def push(self, text: str) -> Answer:
     """Returns what becomes certain with more text."""
@@ -125,6 +142,14 @@ class Deltas:
     """Takes characters off the front."""
     self._rest = self._rest[num:]
     self._num_settled += num
+
+  def _think(self, num):
+    """Takes characters of a thought off the front."""
+    start, stop = self._num_settled, self._num_settled + num
+    if self.thoughts and self.thoughts[-1][1] == start:
+      start = self.thoughts.pop()[0]
+    self.thoughts.append((start, stop))
+    self._settle(num)
 
   def _read_start(self, is_final):
     """Finds out whether the answer has a thought."""
@@ -141,7 +166,7 @@ class Deltas:
     elif not self._form.is_open:
       self._read = self._read_content
       return self._read(is_final)
-    self.thought = (self._num_settled,) * 2
+    self.thoughts.append((self._num_settled,) * 2)
     self._is_layout = True
     self._read = self._read_thought
     return self._read(is_final)
@@ -153,12 +178,10 @@ class Deltas:
     if end < 0:
       end = len(self._rest) if is_final else stops.begin(self._rest, (close,))
       reasoning = self._shown(self._rest[:end], is_final)
-      self._settle(end)
-      self.thought = (self.thought[0], self._num_settled)
+      self._think(end)
       return Answer(reasoning=reasoning)
     reasoning = self._shown(self._rest[:end], False)
-    self._settle(end)
-    self.thought = (self.thought[0], self._num_settled)
+    self._think(end)
     self._settle(len(close))
     self._gap, self._has_shown, self._is_layout = '', False, True
     self._read = self._read_content
@@ -170,9 +193,10 @@ class Deltas:
       content = self._shown(self._rest, True)
       self._settle(len(self._rest))
       return Answer(content=content)
-    content, found = '', ()
+    answer = Answer()
     while self._rest:
-      segment = self._form.tools.read(
+      read = self._then or self._form.tools.read
+      step = read(
         calls.View(
           text=self._rest,
           is_start=self._is_start,
@@ -181,19 +205,21 @@ class Deltas:
           schemas=self._form.schemas,
         )
       )
-      if segment is None:
+      if step is None:
         break
-      what, num = segment
-      if isinstance(what, str):
-        content += self._shown(what, False)
+      is_thought = isinstance(step.what, calls.Thought)
+      if is_thought:
+        answer += Answer(reasoning=step.what.text)
+      elif isinstance(step.what, str):
+        answer += Answer(content=self._shown(step.what, False))
       else:
-        found += what
+        answer += Answer(tool_calls=step.what)
         self._is_layout = True
-      self._settle(num)
+      (self._think if is_thought else self._settle)(step.num)
+      self._then = step.then
       self._is_start = False
-      self._follows_call = not isinstance(what, str)
-    content += self._shown('', is_final)
-    return Answer(content=content, tool_calls=found)
+      self._follows_call = isinstance(step.what, tuple)
+    return answer + Answer(content=self._shown('', is_final))
 
   def _shown(self, text, is_end):
     """What of a text is shown: blanks at its end wait, layout is left out."""

@@ -25,6 +25,7 @@ import jinja2.sandbox
 from jspec import errors
 from jspec.text import messages as messages_lib
 from jspec.text import tokenizer as tokenizer_lib
+from jspec.text.formats import harmony, harmony_messages
 
 Message = messages_lib.Message
 
@@ -97,7 +98,7 @@ class ChatTemplate:
       )
     given = {
       **variables,
-      'messages': messages_lib.for_template(messages),
+      'messages': self._messages(messages),
       'add_generation_prompt': add_generation_prompt,
       'bos_token': self.bos_token or '',
       'eos_token': self.eos_token or '',
@@ -153,6 +154,12 @@ class ChatTemplate:
       for adds in (True, False)
     )
     return with_it[len(os.path.commonprefix([with_it, without])) :]
+
+  def _messages(self, messages):
+    """Messages as this template takes them."""
+    found = messages_lib.for_template(messages)
+    is_harmony = harmony.SIGN in self.source
+    return harmony_messages.for_template(found) if is_harmony else found
 
   def _render(self, given):
     try:

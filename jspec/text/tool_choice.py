@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jspec import errors
-from jspec.text import answers
+from jspec.text import answers, keyword_arguments
 from jspec.text import tokenizer as tokenizer_lib
 from jspec.text.formats import calls, llama_json
 
@@ -94,8 +94,9 @@ def forced(
 ) -> Forced:
   """Returns what makes an answer call a function.
 
-  A format that JSON does not describe (Qwen3-Coder's) gives way to Llama's. A
-  thought that the prompt has opened may be finished first; else there is none.
+  A format that no grammar describes here (Qwen3-Coder's) gives way to Llama's.
+  A thought that the prompt has opened may be finished first, and one in a
+  message of its own may come first; else there is none.
 
   Args:
     choice: 'required': any function of `form.schemas`; else the name of one.
@@ -119,18 +120,22 @@ def forced(
     tools = llama_json.FORMAT
   layout = tools.layout
   special = {token: i for i, token in tokenizer.pieces.special.items()}
-  is_many = is_parallel and choice == 'required'
+  is_many = is_parallel and choice == 'required' and layout.between is not None
   more = f' ({_literals([layout.between], special)} call)*' if is_many else ''
   lines = [
     _literals(layout.before, special),
     f'call{more}',
     _literals(layout.after, special),
   ]
+  thought = []
   if form.is_open and form.tags:
     lines.insert(0, 'thought')
-  lines = [f'start: {" ".join(line for line in lines if line)}']
-  if form.is_open and form.tags:
-    lines += _thought(form.tags.close, special)
+    thought = _thought(form.tags.close, special)
+  elif layout.thought and _are_marks(layout.thought, tools, tokenizer):
+    lines.insert(0, 'thought?')
+    front, back = (_literals(parts, special) for parts in layout.thought)
+    thought = [f'thought: {front} /(?s:.*)/ {back}']
+  lines = [f'start: {" ".join(line for line in lines if line)}', *thought]
   lines.append(f'call: {" | ".join(f"call_{i}" for i in range(len(names)))}')
   for i, name in enumerate(names):
     at = layout.call.index(calls.ARGUMENTS)
@@ -140,11 +145,29 @@ def forced(
       f'call_{i}: {_literals(front, special)} args_{i}'
       f' {_literals(back, special)}'
     )
-    lines.append(f'args_{i}: %json {_schema(form.schemas[name], name)}')
+    if layout.has_keywords:
+      lines += keyword_arguments.rules(
+        f'args_{i}', _checked(form.schemas[name], name), name, _OPTIONS
+      )
+    else:
+      lines.append(f'args_{i}: %json {_schema(form.schemas[name], name)}')
   return Forced(
     kind='lark',
     text='\n'.join(lines) + '\n',
     form=dataclasses.replace(form, tools=tools),
+  )
+
+
+def _are_marks(
+  thought: tuple[tuple[str, ...], tuple[str, ...]],
+  tools: calls.ToolFormat,
+  tokenizer: tokenizer_lib.Tokenizer,
+) -> bool:
+  """Whether what stands around a thought cannot be text of it, nor its end."""
+  special = {text: i for i, text in tokenizer.pieces.special.items()}
+  marks = {part for parts in thought for part in parts if part in tools.marks}
+  return marks <= set(special) and not any(
+    special[mark] in tokenizer.eos_ids for mark in marks
   )
 
 
@@ -168,8 +191,8 @@ def _literals(parts: Sequence[str], special: Mapping[str, int]) -> str:
   return ' '.join(found)
 
 
-def _schema(schema: Mapping[str, Any], name: str) -> str:
-  """A schema with our options."""
+def _checked(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+  """A schema that may be used here."""
   if _OPTIONS_KEY in schema:
     raise errors.UserError(
       f'the parameters of {name} have {_OPTIONS_KEY!r}, options of the grammar'
@@ -179,6 +202,12 @@ def _schema(schema: Mapping[str, Any], name: str) -> str:
     raise errors.UserError(
       f"the parameters of {name} are not of type 'object'; arguments always are"
     )
+  return schema
+
+
+def _schema(schema: Mapping[str, Any], name: str) -> str:
+  """A schema with our options."""
   return json.dumps(
-    {**schema, 'type': 'object', _OPTIONS_KEY: _OPTIONS}, ensure_ascii=False
+    {**_checked(schema, name), 'type': 'object', _OPTIONS_KEY: _OPTIONS},
+    ensure_ascii=False,
   )

@@ -50,6 +50,24 @@ def test_a_golden_is_said_to_be_what_it_is(name, tmp_path, capsys):
     assert text in out, out
 
 
+def test_format_of_calls_and_their_end_are_read_off_the_template(tmp_path):
+  path = folder(tmp_path, 'gpt_oss')
+  words = ['<|return|>', '<|call|>', *(f'w{i}' for i in range(254))]
+  backend = tokenizers.Tokenizer(
+    models.WordLevel({word: i for i, word in enumerate(words)}, 'w0')
+  )
+  backend.save(str(path / 'tokenizer.json'))
+  template = path / 'chat_template.jinja'
+  template.write_text('{# <|channel|>commentary #}')
+  facts = target_report.examine(str(path))['facts']
+  assert facts['tool calls'] == 'harmony'
+  assert "0 '<|return|>', 1 '<|call|>'" in facts['ends answers']
+  template.write_text('{# nothing #}')
+  facts = target_report.examine(str(path))['facts']
+  assert facts['tool calls'] == 'no format that is known'
+  assert '<|call|>' not in facts['ends answers']
+
+
 def test_a_whole_target_is_code_0_and_a_missing_tensor_is_named(
   tmp_path, capsys
 ):

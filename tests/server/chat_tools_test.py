@@ -30,11 +30,16 @@ def test_tools_are_called(choice, per_step):
     assert call.function.name == 'time'
     assert json.loads(call.function.arguments) == {'city': 'Oslo'}
     chunks = list(ask(client, stream=True, **wanted))
-    told = [
-      call for c in chunks for call in c.choices[0].delta.tool_calls or ()
-    ]
-    assert [(c.index, c.function.name) for c in told] == [(0, 'time')]
-    assert told[0].id and told[0].function.arguments == call.function.arguments
+    first, *rest = told = pieces(chunks)
+    assert (first.index, first.type, first.function.name) == (
+      0,
+      'function',
+      'time',
+    )
+    assert first.id and not any(c.id or c.function.name for c in rest)
+    arguments = ''.join(c.function.arguments for c in told)
+    assert arguments == call.function.arguments
+    assert len(told) > {1: 10, 7: 2, 100: 0}[per_step]
     assert chunks[-1].choices[0].finish_reason == 'tool_calls'
     text, _ = joined(chunks)
     assert text[0] == (whole.message.content or '') == 'Well.'
@@ -45,11 +50,73 @@ def test_tools_are_called(choice, per_step):
 @pytest.mark.parametrize('is_parallel, num', [(True, 2), (False, 1)])
 def test_parallel_calls_can_be_forbidden(is_parallel, num):
   engine = fake.Engine(fake.calling(CALL, '\n', CALL))
-  with running.serving(engine) as server:
-    found = ask(
-      server.client(), tools=[tool('time')], parallel_tool_calls=is_parallel
-    )
+  wanted = dict(tools=[tool('time')], parallel_tool_calls=is_parallel)
+  with running.serving(engine) as server, server.client() as client:
+    found = ask(client, **wanted)
+    chunks = list(ask(client, stream=True, **wanted))
   assert len(found.choices[0].message.tool_calls) == num
+  told = {}
+  for call in pieces(chunks):
+    told[call.index] = told.get(call.index, '') + call.function.arguments
+  assert told == dict.fromkeys(range(num), '{"city": "Oslo"}')
+
+
+@pytest.mark.parametrize('stream', [False, True])
+def test_call_that_the_length_cuts_is_told_so_far(stream):
+  engine = fake.Engine(fake.calling(CALL), per_step=2)
+  with running.serving(engine) as server, server.client() as client:
+    found = ask(client, tools=[tool('time')], max_tokens=45, stream=stream)
+    if stream:
+      chunks = list(found)
+      reason = chunks[-1].choices[0].finish_reason
+      told = pieces(chunks)
+    else:
+      reason = found.choices[0].finish_reason
+      told = found.choices[0].message.tool_calls
+  assert reason == 'length'
+  text = ''.join(call.function.arguments for call in told)
+  assert text and '{"city": "Oslo"}'.startswith(text) and text[-1] != '}'
+
+
+HARMONY = fake.TEMPLATE.replace('tool_call', 'tools') + (
+  '{# <|channel|>commentary #}'
+)
+MESSAGES = (
+  '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>'
+)
+
+
+@pytest.mark.parametrize('stream', [False, True])
+@pytest.mark.parametrize('has_tools', [False, True])
+def test_messages_of_harmony_are_told_apart(stream, has_tools):
+  ends = 'commentary to=functions.time json<|message|>{"city": "Oslo"}<|call|>'
+  ends = ends if has_tools else 'final<|message|>Yes.<|return|>'
+  engine = fake.Engine(fake.saying(MESSAGES + ends))
+  tools = {'tools': [tool('time')]} if has_tools else {}
+  serving = running.serving(engine, target=fake.target(HARMONY))
+  with serving as server, server.client() as client:
+    found = ask(client, stream=stream, **tools)
+    if stream:
+      deltas = [chunk.choices[0].delta for chunk in found]
+      thought = ''.join(getattr(d, 'reasoning_content', '') for d in deltas)
+      content = ''.join(d.content or '' for d in deltas)
+      called = [c.function for d in deltas for c in d.tool_calls or ()]
+    else:
+      message = found.choices[0].message
+      thought, content = message.reasoning_content, message.content or ''
+      called = [c.function for c in message.tool_calls or ()]
+  assert thought == 'Hm.'
+  assert content == ('' if has_tools else 'Yes.')
+  arguments = ''.join(c.arguments for c in called)
+  assert arguments == ('{"city": "Oslo"}' if has_tools else '')
+
+
+def test_schema_is_answered_in_the_last_message_of_harmony():
+  engine = fake.Engine(lambda prompt, ask: [*bytes(prompt[-25:]), fake.END])
+  target = fake.target(HARMONY)
+  with running.serving(engine, target=target, compiler=Compiler()) as server:
+    found = ask(server.client(), response_format={'type': 'json_object'})
+  assert found.choices[0].message.content == '<|channel|>final<|message|>'[-25:]
 
 
 def test_tools_that_must_not_be_called_are_text():
@@ -109,6 +176,13 @@ def test_response_format_without_a_compiler_is_400():
     with pytest.raises(openai.BadRequestError) as error:
       ask(server.client(), response_format={'type': 'json_object'})
   assert error.value.param == 'response_format'
+
+
+def pieces(chunks):
+  """What a stream tells of calls."""
+  return [
+    c for chunk in chunks for c in chunk.choices[0].delta.tool_calls or ()
+  ]
 
 
 def tool(name):

@@ -153,7 +153,14 @@ def test_tool_call_is_an_item(stream):
         for e in events
         if e.type == 'response.function_call_arguments.delta'
       ]
-      assert ''.join(told) == '{"city": "Oslo"}'
+      assert ''.join(told) == '{"city": "Oslo"}' and len(told) > 3
+      kinds = [e.type for e in events if 'output_item' in e.type]
+      assert kinds == [
+        'response.output_item.added',
+        'response.output_item.done',
+      ]
+      (done,) = (e for e in events if e.type.endswith('arguments.done'))
+      assert (done.arguments, done.name) == (''.join(told), 'time')
   (call,) = found.output
   assert (call.type, call.name) == ('function_call', 'time')
   assert json.loads(call.arguments) == {'city': 'Oslo'}

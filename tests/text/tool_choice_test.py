@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Whatever a grammar for tools lets through is read as calls that fit."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from jspec import errors
 from jspec.serve import structured
 from jspec.text import answers, incremental, tool_choice
-from jspec.text.formats import detection, thinking
+from jspec.text.formats import detection, harmony, thinking
 from tests.serve import constrained
 
 WEATHER = {
@@ -110,6 +111,72 @@ def test_thought_that_was_opened_may_end_first(tok, compiler):
   answer = answers.parse(text, forced.form)
   assert answer.reasoning == 'So "f" <tool_call>.'
   assert [call.name for call in answer.tool_calls] == ['f']
+
+
+def test_thought_of_harmony_may_come_first():
+  pytest.importorskip('llguidance')
+  made = constrained.byte_tokenizer()
+  made.backend.add_special_tokens(list(harmony.FORMAT.marks))
+  # `<|end|>` ends a message only.
+  made = dataclasses.replace(made, eos_ids=(made.token_id('<|return|>'),))
+  forced = tool_choice.forced('required', form('harmony'), made)
+  compiler = structured.Compiler(made, made.vocab_size)
+  constraint = structured.Constraint(forced.kind, forced.text)
+  call = (
+    '<|channel|>commentary to=functions.f <|constrain|>json<|message|>'
+    '{"a": "ab"}'
+  )
+  thought = '<|channel|>analysis<|message|>So "f".<|end|><|start|>assistant'
+  for text in (call, thought + call):
+    matcher = compiler.matcher(constraint)
+    assert matcher.commit(made.encode(text)).num_tokens
+    assert matcher.is_accepting
+    answer = answers.parse(text, forced.form)
+    assert [call.arguments for call in answer.tool_calls] == ['{"a": "ab"}']
+    assert answer.reasoning == ('So "f".' if text != call else '')
+  final = compiler.matcher(constraint)
+  with pytest.raises(ValueError):
+    final.commit(made.encode('<|channel|>final'))
+
+
+@pytest.mark.parametrize(
+  'text, is_one',
+  [
+    ('[f(a="ab")]', True),
+    ('[f(a="ab", b=true)]', True),
+    ('[f(a="ab"), get-it_2(a="ab")]', True),
+    ('[f(b=true)]', False),
+    ('[f(b=true, a="ab")]', False),
+    ('[f()]', False),
+    ('[f(a="x")]', False),
+    ('[f(c=1)]', False),
+  ],
+)
+def test_calls_of_python_are_written_in_order(tok, compiler, text, is_one):
+  forced = tool_choice.forced('required', form('pythonic'), tok)
+  matcher = compiler.matcher(structured.Constraint(forced.kind, forced.text))
+  try:
+    matcher.commit(tok.encode(text))
+    assert matcher.is_accepting == is_one
+  except ValueError:
+    assert not is_one
+  if is_one:
+    assert all(answers.parse(text, forced.form).tool_calls)
+
+
+@pytest.mark.parametrize(
+  'schema, named',
+  [
+    ({'anyOf': [{'required': ['a']}]}, 'anyOf'),
+    ({'properties': {'a b': {}}}, "'a b'"),
+    ({'properties': {'a': {'x-guidance': {}}}}, 'x-guidance'),
+    ({'properties': {'a': 3}}, 'no schema'),
+  ],
+)
+def test_schema_that_keywords_cannot_follow_is_refused(tok, schema, named):
+  what = dataclasses.replace(form('pythonic'), schemas={'f': schema})
+  with pytest.raises(errors.UserError, match=named):
+    tool_choice.forced('f', what, tok)
 
 
 def test_marks_that_are_special_tokens_are_those_tokens(tok, compiler):

@@ -6,10 +6,13 @@ text or calls, or says that it must see more:
 
   view      'Let me look.<tool_call>{"name": "f", '
   segments  'Let me look.', then None: the call may still turn out to be none
+  view      '<tool_call>{"name": "f", "arguments": {"a'
+  segments  a call of f; '{"a' of its arguments
 
 What it once gave it must give whatever follows: that makes a stream equal to
-reading the whole answer. What is no call after all is text, mark by mark, so
-that nothing of an answer is lost.
+reading the whole answer. So a call is one from where its arguments begin: if
+they stop being JSON, or the answer stops, they end there. What is no call after
+all is text, mark by mark, so that nothing of an answer is lost.
 """
 
 import dataclasses
@@ -21,11 +24,12 @@ from jspec.text import stops
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToolCall:
-  """One call.
+  """One call, or a piece of one.
 
   Attributes:
-    name: of the function.
-    arguments: JSON text of an object, as OpenAI's API has it.
+    name: of the function; '' in a piece that goes on with the call before.
+    arguments: JSON text of an object, as OpenAI's API has it; less than one
+      where the model did not finish it.
   """
 
   name: str
@@ -53,7 +57,32 @@ class View:
   )
 
 
-Segment = str | tuple[ToolCall, ...]
+@dataclasses.dataclass(frozen=True)
+class Thought:
+  """Text of a thought."""
+
+  text: str
+
+
+Segment = str | tuple[ToolCall, ...] | Thought
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """A segment, and how reading goes on.
+
+  Attributes:
+    what: text, calls or pieces of them, or thought.
+    num: characters it takes.
+    then: reads what follows, as `Read`; None: the format itself does.
+  """
+
+  what: Segment
+  num: int
+  then: Callable[[View], Any] | None = None
+
+
+Read = Callable[[View], Step | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +92,11 @@ class More:
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-  """Calls, and where in the text they end."""
+  """Calls, where in the text they end, and what reads on from there."""
 
   calls: tuple[ToolCall, ...]
   end: int
+  then: Read | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,12 +105,22 @@ class Layout:
 
   In `call`, `NAME` and `ARGUMENTS` stand for themselves; a part that is spelled
   like a special token is that token.
+
+  Attributes:
+    before: opens an answer of calls.
+    call: one of them.
+    between: stands between two; None: there is only one.
+    after: closes them.
+    thought: what stands on either side of a thought that may come first.
+    has_keywords: arguments are written `key=value, ...`, not as an object.
   """
 
   before: tuple[str, ...] = ()
   call: tuple[str, ...]
-  between: str
+  between: str | None
   after: tuple[str, ...] = ()
+  thought: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+  has_keywords: bool = False
 
 
 NAME, ARGUMENTS = '{name}', '{arguments}'
@@ -92,23 +132,29 @@ class ToolFormat:
 
   Attributes:
     name: for people.
-    read: view -> (segment, characters it takes), or None: it needs more text.
-      In a final view there always is a segment.
+    read: view -> the next step, or None: it needs more text. In a final view
+      there always is a step.
     marks: spellings that may be special tokens and must then be kept in text.
     layout: what a grammar writes; None where JSON does not describe it.
+    front: stands before an answer that is content only. A format that has it
+      divides every answer, and reads those without tools (and without schemas)
+      as well; then there are no calls.
+    ends: spellings of tokens that end an answer.
   """
 
   name: str
-  read: Callable[[View], tuple[Segment, int] | None]
+  read: Read
   marks: tuple[str, ...] = ()
   layout: Layout | None = None
+  front: str = ''
+  ends: tuple[str, ...] = ()
 
 
 def marked(
   view: View,
   mark: str,
   call_behind: Callable[[View, int], Calls | More | None],
-) -> tuple[Segment, int] | None:
+) -> Step | None:
   """Reads a format whose calls begin with a mark.
 
   Args:
@@ -121,15 +167,28 @@ def marked(
   begin = text.find(mark)
   if begin < 0:
     shown = len(text) if view.is_final else stops.begin(text, (mark,))
-    return (text[:shown], shown) if shown else None
+    return Step(text[:shown], shown) if shown else None
   if begin:
-    return text[:begin], begin
+    return Step(text[:begin], begin)
   found = call_behind(view, len(mark))
   if isinstance(found, Calls):
-    return found.calls, found.end
+    return Step(found.calls, found.end, found.then)
   if isinstance(found, More) and not view.is_final:
     return None
-  return mark, len(mark)
+  return Step(mark, len(mark))
+
+
+def closed(view: View, end: int | More | None) -> Step | None:
+  """Returns the step over what closes a call, if that is what stands there.
+
+  What an answer ends in the middle of is closed as well. Anything else is text
+  for the format to read.
+  """
+  if isinstance(end, int):
+    return Step((), end)
+  if isinstance(end, More):
+    return Step((), len(view.text)) if view.is_final else None
+  return Step('', 0)
 
 
 def blank_end(text: str, at: int) -> int:

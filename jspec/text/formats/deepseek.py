@@ -4,13 +4,13 @@
   V3    BEGIN CALL function SEP weather ```json {...} ``` CALL_END END
   V3.1  BEGIN CALL weather SEP {...} CALL_END END
 
-All calls of an answer stand between one pair of outer marks and are given
-together, when the outer ones close.
+All calls of an answer stand between one pair of outer marks.
 """
 
+import dataclasses
 import re
 
-from jspec.text.formats import calls, json_text
+from jspec.text.formats import calls, growing
 
 
 def _mark(words: str) -> str:
@@ -26,33 +26,17 @@ _NAME = re.compile(r'[\w.-]{1,256}+')
 _FENCE, _FENCE_END = '```json', '```'
 
 
-def read(view: calls.View) -> tuple[calls.Segment, int] | None:
+def read(view: calls.View) -> calls.Step | None:
   """Reads the first segment."""
   return calls.marked(view, BEGIN, _behind)
 
 
 def _behind(view, at):
-  text, found = view.text, []
-  while True:
-    at = calls.blank_end(text, at)
-    if found:
-      if view.is_final and at == len(text):
-        return calls.Calls(tuple(found), at)
-      end = calls.literal(text, at, END)
-      if isinstance(end, int):
-        return calls.Calls(tuple(found), end)
-      # The marks for the end and for another call begin alike.
-      if isinstance(end, calls.More):
-        return end
-    one = _one(text, at)
-    if not isinstance(one, calls.Calls):
-      return one
-    found += one.calls
-    at = one.end
+  return _call(view.text, calls.blank_end(view.text, at))
 
 
-def _one(text, at):
-  """One call with its marks."""
+def _call(text, at):
+  """A call from its mark to where its arguments begin."""
   at = calls.literal(text, at, CALL)
   if not isinstance(at, int):
     return at
@@ -63,33 +47,50 @@ def _one(text, at):
   at = calls.literal(text, name.end(), SEP)
   if not isinstance(at, int):
     return at
-  name, is_fenced = name[0], False
+  name, marks = name[0], (CALL_END,)
   at = calls.blank_end(text, at)
   if at == len(text):
     return calls.More()
-  if text[at] not in '{[':  # V3: that was the type.
+  if text[at] != '{':  # V3: that was the type.
     if name != 'function':
       return None
     found = _NAME.match(text, at)
     if found is None:
       return None
-    name, is_fenced = found[0], True
+    name, marks = found[0], (_FENCE_END, CALL_END)
     at = calls.literal(text, calls.blank_end(text, found.end()), _FENCE)
     if not isinstance(at, int):
       return at
     at = calls.blank_end(text, at)
-  value = json_text.scan(text, at)
-  if not isinstance(value, json_text.Value):
-    return value
-  call = json_text.call(name, text[at : value.end])
-  if call is None:
-    return None
-  at = calls.blank_end(text, value.end)
-  for mark in (_FENCE_END, CALL_END) if is_fenced else (CALL_END,):
-    at = calls.literal(text, calls.blank_end(text, at), mark)
-    if not isinstance(at, int):
-      return at
-  return calls.Calls((call,), at)
+    if at == len(text):
+      return calls.More()
+  return growing.call(name, at, _End(marks)) if text[at] == '{' else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _End:
+  """Reads what stands behind the arguments, up to another call or the end."""
+
+  marks: tuple[str, ...]
+
+  def __call__(self, view):
+    text, at = view.text, 0
+    for mark in self.marks:
+      at = calls.literal(text, calls.blank_end(text, at), mark)
+      if not isinstance(at, int):
+        return calls.closed(view, at)
+    at = calls.blank_end(text, at)
+    if view.is_final and at == len(text):
+      return calls.closed(view, at)
+    end = calls.literal(text, at, END)
+    # The marks for the end and for another call begin alike.
+    if end is not None:
+      return calls.closed(view, end)
+    found = _call(text, at)
+    if isinstance(found, calls.Calls):
+      return calls.Step(found.calls, found.end, found.then)
+    is_open = isinstance(found, calls.More) and not view.is_final
+    return None if is_open else calls.Step('', 0)
 
 
 FORMAT = calls.ToolFormat(

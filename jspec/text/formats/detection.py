@@ -9,9 +9,11 @@ from jspec import errors
 from jspec.text.formats import (
   calls,
   deepseek,
+  harmony,
   hermes,
   llama_json,
   mistral,
+  pythonic,
   qwen_coder,
   thinking,
 )
@@ -24,14 +26,19 @@ _SIGNS = (
   (hermes.OPEN, hermes.FORMAT),
   (mistral.MARK, mistral.FORMAT),
   (deepseek.CALL, deepseek.FORMAT),
+  (harmony.SIGN, harmony.FORMAT),
+  # Before Llama's, whose environment such templates have too.
+  (pythonic.SIGN, pythonic.FORMAT),
   (llama_json.TAG, llama_json.FORMAT),
   ('Environment: ipython', llama_json.FORMAT),
 )
 TOOL_FORMATS = (
   deepseek.FORMAT,
+  harmony.FORMAT,
   hermes.FORMAT,
   llama_json.FORMAT,
   mistral.FORMAT,
+  pythonic.FORMAT,
   qwen_coder.FORMAT,
 )
 
@@ -42,6 +49,16 @@ def tool_format(source: str) -> calls.ToolFormat | None:
     if sign in source:
       return found
   return None
+
+
+def end_marks(source: str) -> tuple[str, ...]:
+  """Returns the spellings with which a template's format ends an answer.
+
+  Files may name only the token at the end of a text, and not the one behind a
+  call.
+  """
+  found = tool_format(source)
+  return found.ends if found else ()
 
 
 def named(name: str) -> calls.ToolFormat:

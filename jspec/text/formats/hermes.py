@@ -5,38 +5,53 @@
   {"name": "weather", "arguments": {"city": "Paris"}}
   </tool_call>
 
-One object or a list of them between two tags. Text in the arguments may hold
-the closing tag. At the end of an answer it may be missing.
+One object or a list of them between two tags; a list comes whole. Text in the
+arguments may hold the closing tag. At the end of an answer it may be missing.
 """
 
-from jspec.text.formats import calls, json_text
+from jspec.text.formats import calls, growing, json_text
 
 OPEN, CLOSE = '<tool_call>', '</tool_call>'
 
+_KEYS = ('arguments', 'parameters')
 
-def read(view: calls.View) -> tuple[calls.Segment, int] | None:
+
+def read(view: calls.View) -> calls.Step | None:
   """Reads the first segment."""
   return calls.marked(view, OPEN, _behind)
 
 
 def _behind(view, at):
   text = view.text
-  # A long call is read once, when its end can have come.
+  opened = growing.opened(text, calls.blank_end(text, at), _KEYS, _end)
+  if opened is not None:
+    return opened
+  # What does not begin as usual is read once, when its end can have come.
   if not view.is_final and text.find(CLOSE, at) < 0:
     return calls.More()
   found = json_text.read_calls(
     text,
     calls.blank_end(text, at),
-    keys=('arguments', 'parameters'),
+    keys=_KEYS,
     needs_arguments=False,
   )
   if not isinstance(found, calls.Calls):
     return found
-  end = calls.blank_end(text, found.end)
-  if view.is_final and end == len(text):
-    return calls.Calls(found.calls, end)
-  end = calls.literal(text, end, CLOSE)
+  end = _close(view, found.end)
   return calls.Calls(found.calls, end) if isinstance(end, int) else end
+
+
+def _end(view):
+  """Reads what stands behind the arguments."""
+  end = growing.object_end(view.text, 0)
+  return calls.closed(view, _close(view, end) if isinstance(end, int) else end)
+
+
+def _close(view, at):
+  at = calls.blank_end(view.text, at)
+  if view.is_final and at == len(view.text):
+    return at
+  return calls.literal(view.text, at, CLOSE)
 
 
 FORMAT = calls.ToolFormat(

@@ -11,15 +11,16 @@ a plain answer and is shown while it comes.
 
 import re
 
-from jspec.text.formats import calls, json_text
+from jspec.text.formats import calls, growing, json_text
 
 TAG = '<|python_tag|>'
 
 _FIRST_KEY = re.compile(r'\{\s*"([^"\\]*)"')
-_KEYS = ('name', 'type', 'parameters', 'arguments')
+_ARGUMENTS = ('parameters', 'arguments')
+_KEYS = ('name', 'type', *_ARGUMENTS)
 
 
-def read(view: calls.View) -> tuple[calls.Segment, int] | None:
+def read(view: calls.View) -> calls.Step | None:
   """Reads the first segment."""
   if view.is_start or view.follows_call:
     text = view.text
@@ -31,7 +32,7 @@ def read(view: calls.View) -> tuple[calls.Segment, int] | None:
       at = calls.literal(text, at, TAG)
       found = at if not isinstance(at, int) else _object(view, at)
     if isinstance(found, calls.Calls):
-      return found.calls, found.end
+      return calls.Step(found.calls, found.end, found.then)
     if isinstance(found, calls.More) and not view.is_final:
       return None
   return calls.marked(view, TAG, _object)
@@ -43,9 +44,14 @@ def _object(view, at):
   key = _FIRST_KEY.match(text, at)
   if text[at : at + 1] == '[' or key and key[1] not in _KEYS:
     return None
-  return json_text.read_calls(
-    text, at, keys=('parameters', 'arguments'), needs_arguments=True
+  opened = growing.opened(text, at, _ARGUMENTS, _end)
+  return opened or json_text.read_calls(
+    text, at, keys=_ARGUMENTS, needs_arguments=True
   )
+
+
+def _end(view):
+  return calls.closed(view, growing.object_end(view.text, 0))
 
 
 FORMAT = calls.ToolFormat(

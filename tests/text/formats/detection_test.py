@@ -12,6 +12,14 @@ SOURCES = {
   'qwen_coder': "'<tool_call>\\n<function=' + tool_call.name + '>\\n'",
   'mistral': '{{- "[TOOL_CALLS][" }}',
   'deepseek': "{{'" + deepseek.BEGIN + deepseek.CALL + "' + tool['type']}}",
+  'harmony': (
+    '{{- "<|start|>assistant to=" }}{{- "functions." + tool_call.name +'
+    ' "<|channel|>commentary " }}'
+  ),
+  'pythonic': (
+    '{{- "Environment: ipython\\n" }}{{- "Respond in the format'
+    ' [func_name1(params_name1=params_value1...), func_name2(params)]" }}'
+  ),
   'llama_json': (
     '{{- "Environment: ipython\\n" }}{{- \'{"name": "\' + tool_call.name }}'
     '{{- \'"parameters": \' }}'
@@ -30,7 +38,7 @@ def test_template_without_calls_or_with_unknown_ones_has_no_format():
   # Tags like Hermes', but no JSON between them.
   unknown = "'<tool_call>' + tc.name + '<arg_key>' + k + '</arg_key>'"
   assert detection.tool_format(unknown) is None
-  with pytest.raises(errors.UserError, match='hermes, llama_json'):
+  with pytest.raises(errors.UserError, match='harmony, hermes, llama_json'):
     detection.named('xml')
 
 

@@ -7,9 +7,11 @@ from jspec.text.formats import (
   calls,
   deepseek,
   detection,
+  harmony,
   hermes,
   llama_json,
   mistral,
+  pythonic,
   qwen_coder,
 )
 
@@ -66,6 +68,24 @@ def _coder(name, arguments):
   return f'<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>'
 
 
+def _harmony(name, arguments):
+  # The next message is begun, so that another may follow.
+  return (
+    f'{harmony.CHANNEL}commentary to=functions.{name} {harmony.CONSTRAIN}json'
+    f'{harmony.MESSAGE}{_dumps(arguments)}{harmony.CALL}{harmony.START}'
+    'assistant'
+  )
+
+
+def _pythonic(name, arguments):
+  written = ', '.join(f'{key}={value!r}' for key, value in arguments.items())
+  return f'[{name}({written})]'
+
+
+def _pythonic_tags(name, arguments):
+  return pythonic.OPENS[0] + _pythonic(name, arguments) + pythonic.CLOSE
+
+
 def _json(name, arguments, key='arguments'):
   return f'{{"name": "{name}", "{key}": {_dumps(arguments)}}}'
 
@@ -83,7 +103,16 @@ WRITERS = {
   'deepseek': (deepseek.FORMAT, _deepseek),
   'deepseek_new': (deepseek.FORMAT, _deepseek_new),
   'qwen_coder': (qwen_coder.FORMAT, _coder),
+  'harmony': (harmony.FORMAT, _harmony),
+  'pythonic': (pythonic.FORMAT, _pythonic),
+  'pythonic_tags': (pythonic.FORMAT, _pythonic_tags),
 }
+
+
+# Whose arguments are not spelled as JSON.
+SPELLED = ('qwen_coder', 'pythonic', 'pythonic_tags')
+# Whose calls are all of an answer, or messages of it.
+UNMARKED = ('llama_json', 'pythonic', 'pythonic_tags', 'harmony')
 
 
 def call(name, arguments):

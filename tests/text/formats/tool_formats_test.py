@@ -28,8 +28,10 @@ def test_hermes_takes_a_list_and_a_missing_end():
   ]
   assert names('hermes', f'<tool_call>{one}\n') == ['f']
   # What stands before the end is part of no call.
-  torn = f'<tool_call>{one} x</tool_call>'
-  assert parse('hermes', torn) == answers.Answer(content=torn)
+  found = parse('hermes', f'<tool_call>{one} x</tool_call>')
+  assert found.content == '} x</tool_call>'
+  (call,) = found.tool_calls
+  assert call.arguments == '{"a": 1}'
   # A mark that opens nothing does not hide the call behind it.
   found = parse('hermes', f'As <tool_call> or <tool_call>{one}</tool_call>')
   assert found.content == 'As <tool_call> or'
@@ -72,8 +74,9 @@ def test_deepseek_gives_all_calls_of_one_pair_of_marks():
     'f',
   ]
   assert names('deepseek', f'{deepseek.BEGIN}{one}') == ['f']
-  torn = f'{deepseek.BEGIN}{one}x{deepseek.END}'
-  assert parse('deepseek', torn) == answers.Answer(content=torn)
+  found = parse('deepseek', f'{deepseek.BEGIN}{one}x{deepseek.END}')
+  assert [call.name for call in found.tool_calls] == ['f']
+  assert found.content == f'{deepseek.CALL_END}x{deepseek.END}'
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,9 @@ def test_coder_keeps_the_digits_of_numbers():
   assert call.arguments == f'{{"a": {digits}}}'
 
 
-def test_coder_refuses_a_parameter_that_is_given_twice():
+def test_coder_ends_where_a_parameter_is_given_twice():
   value = '<parameter=a>\n1\n</parameter>\n'
   text = f'<tool_call>\n<function=f>\n{value * 2}</function>\n</tool_call>'
-  assert parse('qwen_coder', text) == answers.Answer(content=text)
+  found = parse('qwen_coder', text)
+  assert found.tool_calls[0].arguments == '{"a": "1"'
+  assert found.content == f'{value}</function>\n</tool_call>'
