@@ -52,12 +52,21 @@ def test_the_arrays_are_those_of_the_files(name, is_split):
   )
 
 
+# The others in the slow suite.
+QUICK = [
+  name
+  if name in ('llama', 'gemma3')
+  else pytest.param(name, marks=pytest.mark.slow)
+  for name in goldens.NAMES
+]
 # Sizes that share out over so many devices.
 DEVICES = dict.fromkeys(('qwen3_moe', 'gpt_oss', 'deepseek_v3'), 2)
 
 
-@pytest.mark.parametrize('is_split', [False, True])
-@pytest.mark.parametrize('name', goldens.NAMES)
+@pytest.mark.parametrize(
+  'is_split', [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize('name', QUICK)
 def test_on_a_mesh_they_lie_as_if_placed_later(name, is_split):
   mesh = mesh_of(DEVICES.get(name, 8))
   found = reading.read(reader(name), mesh=mesh, is_split=is_split)
@@ -122,7 +131,7 @@ def peak_of(work):
 
 
 def test_host_memory_is_the_model_once(tmp_path):
-  config = config_of(num_hidden_layers=6)
+  config = config_of(num_hidden_layers=3)
   source = stored(tmp_path / 'model', config)
   mesh = mesh_of(8)
   target, peak = peak_of(
@@ -175,7 +184,9 @@ def test_every_shard_reads_its_own_rows_and_each_row_is_read_once(tmp_path):
     assert sizes == [size] if is_norm else [size // 8] * 8, name
 
 
-@pytest.mark.parametrize('mesh', [None, 8])
+@pytest.mark.parametrize(
+  'mesh', [None, pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_weights_stay_in_the_dtype_asked_for(tmp_path, mesh):
   config = config_of(num_hidden_layers=2)
   source = stored(tmp_path / 'model', config)
@@ -194,7 +205,7 @@ def test_weights_stay_in_the_dtype_asked_for(tmp_path, mesh):
   assert np.abs(logits - want).max() < 0.05 * np.abs(want).max()
 
 
-@pytest.mark.parametrize('name', goldens.NAMES)
+@pytest.mark.parametrize('name', QUICK)
 def test_every_family_runs_in_bfloat16(name):
   target = reading.read(reader(name), dtype='bfloat16')
   golden = goldens.golden(name)
