@@ -11,19 +11,18 @@ Whatever does not resolve is an error that lists the choices.
 
 import ast
 import dataclasses
-import hashlib
 import importlib
 import inspect
-import json
 import pathlib
+import shutil
 import sys
 from typing import Any
 
 import jax
-import numpy as np
+from jax.sharding import Mesh
 
 from jspec import errors, opening
-from jspec.targets import architecture, embedded, tables, transformer
+from jspec.targets import embedded, reading, transformer
 from jspec.text import chat
 from jspec.text import tokenizer as tokenizer_lib
 
@@ -32,11 +31,16 @@ EXPORT = 'export'
 
 DRAFTERS = 'none, ngram, shipped, suffix, a checkpoint folder or module:attr'
 
+# What a folder has beside weights and their config.
+_TEXTS = (
+  *('tokenizer.json', 'tokenizer_config.json', 'tokenizer.model'),
+  *('special_tokens_map.json', 'added_tokens.json', 'vocab.json'),
+  *('merges.txt', 'generation_config.json'),
+  *('chat_template.jinja', 'chat_template.json'),
+)
+
 # `jspec.drafters.base.Drafter`, a protocol that no isinstance can check.
 Drafter = Any
-
-# Rows and columns of a matrix that enter a fingerprint.
-_FINGERPRINT_ROWS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,21 +65,73 @@ class LoadedTarget:
   fingerprint: str
 
 
-def load_target(spec: str, *, progress: bool = True) -> LoadedTarget:
+def load_target(
+  spec: str,
+  *,
+  progress: bool = True,
+  dtype: str = 'float32',
+  mesh: Mesh | None = None,
+) -> LoadedTarget:
   """Loads a target by name, folder, GGUF file or hub name.
 
   Args:
     spec: see the module docstring.
     progress: draw progress on stderr when it is a terminal.
+    dtype: of its weights, one of `reading.DTYPES`.
+    mesh: devices it is read to (`sharding.checked`); None: the first one.
 
   Raises:
     errors.UserError: unknown name, unreadable or unsupported model.
   """
   bar = _Bar(progress)
   try:
-    return _load(opening.open_target(spec, bar.show), bar)
+    return _load(opening.open_target(spec, bar.show), bar, dtype, mesh)
   finally:
     bar.clear()
+
+
+def export_target(
+  spec: str, folder: str | pathlib.Path, dtype: str
+) -> list[pathlib.Path]:
+  """Writes a target as a Hugging Face folder, texts included.
+
+  Args:
+    spec: a folder or hub name, as of `load_target`.
+    folder: absent, or empty.
+    dtype: of the tensors, one of `reading.DTYPES`.
+
+  Returns:
+    The files with tensors.
+
+  Raises:
+    errors.UserError: as `load_target`, or the target is not of such a folder.
+  """
+  from jspec.targets import families, writing
+
+  bar = _Bar(True)
+  try:
+    found = opening.open_target(spec, bar.show)
+    if found.folder is None:
+      raise errors.UserError(
+        f'{spec} has no config.json to write: give a Hugging Face folder'
+      )
+    model = reading.read(
+      reading.Reader(
+        found.config, found.rules, found.source, ignored=found.ignored
+      ),
+      dtype=dtype,
+      on_array=lambda done, total: bar.show(
+        f'reading {found.name}', done, total
+      ),
+    )
+  finally:
+    bar.clear()
+  fields = families.find(found.fields, spec).written(found.fields)
+  files = writing.write(folder, model, found.rules, fields)
+  for name in _TEXTS:
+    if (found.folder / name).is_file():
+      shutil.copy(found.folder / name, folder)
+  return files
 
 
 def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
@@ -107,45 +163,21 @@ def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
   raise errors.UserError(f'unknown drafter {name!r}; use {DRAFTERS}')
 
 
-def fingerprint(
-  config: architecture.TransformerConfig, arrays: dict[str, np.ndarray]
-) -> str:
-  """Returns 16 hex digits over the architecture and a corner of each array."""
-  digest = hashlib.sha256()
-  shape = {
-    'num_layers': config.num_layers,
-    'width': config.width,
-    'ff_width': config.ff_width,
-    'num_heads': config.num_heads,
-    'num_kv_heads': config.num_kv_heads,
-    'head_width': config.head_width,
-    'vocab_size': config.vocab_size,
-    'rope': [config.rope.kind, config.rope.base, config.rope.factor],
-    'tied': config.tied,
-    **architecture.deviations(config),
-  }
-  digest.update(json.dumps(shape, sort_keys=True).encode())
-  for name in sorted(arrays):
-    corner = arrays[name][(slice(0, _FINGERPRINT_ROWS),) * arrays[name].ndim]
-    values = np.ascontiguousarray(corner, dtype='<f4')
-    digest.update(name.encode())
-    digest.update(values.tobytes())
-  return digest.hexdigest()[:16]
-
-
-def _load(found: opening.OpenTarget, bar: '_Bar') -> LoadedTarget:
-  name, config = found.name, found.config
-  arrays = tables.load(
-    config,
-    found.rules,
-    found.source,
-    ignored=found.ignored,
-    on_tensor=lambda done, total: bar.show(f'reading {name}', done, total),
+def _load(
+  found: opening.OpenTarget, bar: '_Bar', dtype: str, mesh: Mesh | None
+) -> LoadedTarget:
+  name = found.name
+  reader = reading.Reader(
+    found.config, found.rules, found.source, ignored=found.ignored
   )
-  mark = fingerprint(config, arrays)
-  model = transformer.Transformer(config, arrays, is_split=_splits_layers())
-  arrays.clear()  # Before there is a third copy of them.
-  if _splits_layers():
+  model = reading.read(
+    reader,
+    dtype=dtype,
+    mesh=mesh,
+    is_split=_splits_layers(),
+    on_array=lambda done, total: bar.show(f'reading {name}', done, total),
+  )
+  if _splits_layers() and mesh is None:
     model.add_tiles()
   return LoadedTarget(
     name=name,
@@ -153,7 +185,7 @@ def _load(found: opening.OpenTarget, bar: '_Bar') -> LoadedTarget:
     tokenizer=found.tokenizer,
     template=found.template,
     stop_ids=found.tokenizer.eos_ids,
-    fingerprint=mark,
+    fingerprint=reader.fingerprint(),
   )
 
 

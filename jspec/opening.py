@@ -8,11 +8,12 @@ Weights are not read (`loading` does that), so it takes no time and no memory.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jspec import errors
 from jspec.checkpoints import gguf, names, safetensors
-from jspec.targets import architecture, embedded, families, llama_gguf
+from jspec.targets import architecture, embedded, families, gguf_model
 from jspec.text import chat
 from jspec.text import tokenizer as tokenizer_lib
 from jspec.text.formats import detection
@@ -26,13 +27,16 @@ class OpenTarget:
 
   Attributes:
     name: short name, for reports and drafter checkpoints.
-    family: its `model_type`.
+    family: its `model_type`, or the architecture a GGUF file names.
     config: the architecture.
     tokenizer: its tokenizer.
     template: its chat template; None if it has none.
     source: its tensors.
     rules: how they become arrays.
     ignored: those that hold nothing to load.
+    files: those with tensors.
+    folder: where it lies, of a Hugging Face folder.
+    fields: its config.json, of a Hugging Face folder.
   """
 
   name: str
@@ -43,6 +47,9 @@ class OpenTarget:
   source: names.Source
   rules: list[names.Rule]
   ignored: list[str]
+  files: tuple[pathlib.Path, ...] = ()
+  folder: pathlib.Path | None = None
+  fields: Mapping[str, Any] | None = None
 
 
 def open_target(
@@ -72,18 +79,19 @@ def open_target(
 
 def _open_gguf(path: pathlib.Path, name: str) -> OpenTarget:
   file = gguf.GGUFFile(path)
-  config = llama_gguf.config(file)
+  family, config = gguf_model.family(file), gguf_model.config(file)
   tokenizer = tokenizer_lib.from_gguf(file.metadata, file.where)
   tokenizer_lib.check_fits(tokenizer, config.vocab_size, file.where)
   return OpenTarget(
     name=name,
-    family='llama',
+    family=family,
     config=config,
     tokenizer=tokenizer,
     template=chat.from_gguf(file.metadata, tokenizer),
     source=file,
-    rules=llama_gguf.rules(config),
-    ignored=llama_gguf.ignored(file),
+    rules=gguf_model.rules(config, family),
+    ignored=gguf_model.ignored(file),
+    files=(path,),
   )
 
 
@@ -98,7 +106,8 @@ def _open_folder(path: pathlib.Path, name: str) -> OpenTarget:
   config = family.config(fields, str(file))
   tokenizer = tokenizer_lib.from_hf_folder(path)
   tokenizer_lib.check_fits(tokenizer, config.vocab_size, str(path))
-  source = family.prepare(safetensors.SafetensorsFolder(path))
+  files = safetensors.SafetensorsFolder(path)
+  source = family.prepare(files)
   template = chat.from_hf_folder(path)
   return OpenTarget(
     name=name,
@@ -109,6 +118,9 @@ def _open_folder(path: pathlib.Path, name: str) -> OpenTarget:
     source=source,
     rules=family.rules(config),
     ignored=family.ignored(config, source),
+    files=tuple(files.files()),
+    folder=path,
+    fields=fields,
   )
 
 

@@ -16,7 +16,7 @@ from tokenizers import models
 
 from jspec import errors, loading
 from jspec.checkpoints import gguf
-from jspec.targets import embedded, llama_gguf
+from jspec.targets import embedded, gguf_model, reading
 from jspec.text import chat, tokenizer
 from tests import shared_data
 
@@ -55,11 +55,11 @@ def test_fingerprint_is_of_weights_and_shapes_not_of_place(loaded, tmp_path):
   assert other.fingerprint != loaded.fingerprint
   arrays = {'embedding': np.zeros((40, 8), np.float32)}
   config = loaded.model.config
-  first = loading.fingerprint(config, arrays)
+  first = reading.fingerprint(config, arrays)
   arrays['embedding'][0, 0] = 1e-3
-  assert loading.fingerprint(config, arrays) != first
+  assert reading.fingerprint(config, arrays) != first
   turned = dataclasses.replace(config, rope=other.model.config.rope)
-  assert loading.fingerprint(turned, arrays) != loading.fingerprint(
+  assert reading.fingerprint(turned, arrays) != reading.fingerprint(
     config, arrays
   )
 
@@ -269,7 +269,7 @@ def smollm2():
 def test_embedded_tokenizer_and_template_give_the_recorded_ids(smollm2):
   tok = tokenizer.from_gguf(smollm2.metadata, smollm2.where)
   template = chat.from_gguf(smollm2.metadata, tok)
-  config = llama_gguf.config(smollm2)
+  config = gguf_model.config(smollm2)
   assert tok.vocab_size == config.vocab_size == 49152
   prompts = {}
   with gzip.open(shared_data.path('data/prompts/train.jsonl.gz')) as lines:

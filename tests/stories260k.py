@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec.nn import rope
-from jspec.targets import llama_gguf, transformer
+from jspec.targets import gguf_model, transformer
 from tests import shared_data
 
 BOS_ID = 1
@@ -69,8 +69,8 @@ def raw() -> dict[str, np.ndarray]:
 def load() -> transformer.Transformer:
   """The model; skips the test where its file is absent."""
   c, w = config(), raw()
-  q = [llama_gguf.rotate_half_rows(x, c.num_heads) for x in w['q']]
-  k = [llama_gguf.rotate_half_rows(x, c.num_kv_heads) for x in w['k']]
+  q = [gguf_model.rotate_half_rows(x, c.head_width) for x in w['q']]
+  k = [gguf_model.rotate_half_rows(x, c.head_width) for x in w['k']]
   qkv = np.concatenate([np.stack(q), np.stack(k), w['v']], axis=1)
   gate_up = np.concatenate([w['gate'], w['up']], axis=1)
   arrays = {

@@ -3,7 +3,7 @@
 
 Quantised blocks are decoded by `gguf.quants.dequantize`, the reference of
 llama.cpp in numpy, e.g. Q4_1: 32 values share (scale, minimum), w = d * q + m.
-What the names mean is the business of the family (`targets/llama_gguf.py`);
+What the names mean is the business of the family (`targets/gguf_model.py`);
 a quantisation that was never tested here is refused by name.
 """
 
@@ -16,6 +16,7 @@ import gguf
 import numpy as np
 
 from jspec import errors
+from jspec.checkpoints import conversions
 
 QUANTIZATIONS = (
   'F32',
@@ -90,11 +91,21 @@ class GGUFFile:
 
   def read(self, name: str) -> np.ndarray:
     """Returns a tensor as float32."""
+    every = tuple(slice(0, size) for size in self.shape(name))
+    return self.part(name, every)
+
+  def part(self, name: str, box: conversions.Box) -> np.ndarray:
+    """Returns what of a tensor is in a box; only its rows are dequantised."""
     tensor = self._tensors[name]
-    shape = self.shape(name)
-    values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    rows, *rest = box
+    shape = rows.stop - rows.start, *self.shape(name)[1:]
+    data = tensor.data[rows] if rest else tensor.data
+    values = gguf.quants.dequantize(data, tensor.tensor_type)
+    if not rest:
+      values, shape = values[rows], shape[:1]
     if values.size != math.prod(shape):
       raise errors.UserError(
         f'{self.where}: tensor {name} holds {values.size} values, not {shape}'
       )
-    return values.astype(np.float32, copy=False).reshape(shape)
+    values = values.astype(np.float32, copy=False).reshape(shape)
+    return values[(slice(None), *rest)]

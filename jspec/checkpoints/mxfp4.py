@@ -15,7 +15,7 @@ from collections.abc import Collection
 import numpy as np
 
 from jspec import errors
-from jspec.checkpoints import names
+from jspec.checkpoints import conversions, names
 
 _POSITIVE = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 VALUES = np.concatenate([_POSITIVE, -_POSITIVE])
@@ -72,13 +72,25 @@ class Dequantised:
     """See `names.Source`."""
     if name not in self._packed:
       return self._source.read(name)
-    out = np.empty(self.shape(name), np.float32)
-    blocks = self._source.read(name + _BLOCKS)
-    scales = self._source.read(name + _SCALES)
+    every = tuple(slice(0, size) for size in self.shape(name))
+    return self.part(name, every)
+
+  def part(self, name: str, box: conversions.Box) -> np.ndarray:
+    """See `names.Source`."""
+    if name not in self._packed:
+      return self._source.part(name, box)
+    experts, rows, columns = box
+    whole = self._source.shape(name + _BLOCKS)
+    rest = tuple(slice(0, size) for size in whole[2:])
+    blocks = self._source.part(name + _BLOCKS, (experts, columns, *rest))
+    scales = self._source.part(name + _SCALES, (experts, columns, rest[0]))
+    sizes = tuple(part.stop - part.start for part in box)
+    out = np.empty(sizes, np.float32)
     # One expert at a time: all of them in float32 twice over are gigabytes.
     for matrix, block, scale in zip(out, blocks, scales, strict=True):
       halves = np.stack([block & 15, block >> 4], axis=-1)
       values = VALUES[halves.reshape(*scale.shape, -1)]
       exponents = scale.astype(np.int32)[..., None] - 127
-      matrix[...] = np.ldexp(values, exponents).reshape(len(block), -1).T
+      whole = np.ldexp(values, exponents).reshape(len(block), -1).T
+      matrix[...] = whole[rows]
     return out

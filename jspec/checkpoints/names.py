@@ -23,8 +23,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from jspec import errors
+from jspec.checkpoints import conversions
 
 ALL = slice(None)
+identity, transpose = conversions.identity, conversions.transpose
 
 # More than this many findings are counted instead of listed.
 _MAX_LISTED = 12
@@ -45,6 +47,12 @@ class Source(Protocol):
   def read(self, name: str) -> np.ndarray:
     """The values of a tensor."""
 
+  def part(self, name: str, box: conversions.Box) -> np.ndarray:
+    """Those in a box, a slice with both ends for each axis.
+
+    They may be of the dtype on disk, and a view of the file.
+    """
+
 
 @dataclasses.dataclass(frozen=True)
 class Held:
@@ -64,6 +72,10 @@ class Held:
   def read(self, name: str) -> np.ndarray:
     """See `Source`."""
     return self.tensors[name]
+
+  def part(self, name: str, box: conversions.Box) -> np.ndarray:
+    """See `Source`."""
+    return self.tensors[name][box]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,15 +104,9 @@ class Renamed:
     """See `Source`."""
     return self.source.read(self.called[name])
 
-
-def identity(values: np.ndarray) -> np.ndarray:
-  """Leaves a tensor as it is on disk."""
-  return values
-
-
-def transpose(values: np.ndarray) -> np.ndarray:
-  """Turns [out, in] into [in, out]."""
-  return values.T
+  def part(self, name: str, box: conversions.Box) -> np.ndarray:
+    """See `Source`."""
+    return self.source.part(self.called[name], box)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,15 +158,26 @@ def fill(
       tensor and every leaf that is not filled exactly once.
   """
   rules = list(rules)
-  problems = check(rules, source, shapes, ignored=ignored)
-  if problems:
-    raise errors.UserError(_report(source.where, problems))
+  must_fit(rules, source, shapes, ignored=ignored)
   leaves = {name: np.empty(shape, dtype) for name, shape in shapes.items()}
   for i, rule in enumerate(rules):
     leaves[rule.leaf][rule.box] = rule.convert(source.read(rule.source))
     if on_tensor is not None:
       on_tensor(i + 1, len(rules))
   return leaves
+
+
+def must_fit(
+  rules: Collection[Rule],
+  source: Source,
+  shapes: Mapping[str, tuple[int, ...]],
+  *,
+  ignored: Collection[str] = (),
+) -> None:
+  """Refuses a checkpoint that the table does not fit; see `fill`."""
+  problems = check(rules, source, shapes, ignored=ignored)
+  if problems:
+    raise errors.UserError(_report(source.where, problems))
 
 
 def check(
@@ -184,7 +201,7 @@ def check(
     if rule.leaf not in shapes:
       problems.append(f'tensor {rule.source} is for no leaf {rule.leaf}')
       continue
-    bounds, box_shape = _bounds(rule.box, shapes[rule.leaf])
+    bounds, box_shape = bounds_of(rule.box, shapes[rule.leaf])
     boxes[rule.leaf].append(bounds)
     want = rule.shape
     if want is None:
@@ -198,7 +215,7 @@ def check(
   return problems
 
 
-def _bounds(
+def bounds_of(
   box: tuple[int | slice, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
   """Returns (start, stop) on every axis, and the shape left after indexing."""

@@ -56,6 +56,26 @@ def add(programs) -> None:
   )
   options.add_json(kernels)
   kernels.set_defaults(run=run_kernels)
+  load = actions.add_parser(
+    'load',
+    help='seconds to read a target, beside those to read its files',
+    description='Reads the files of a target as bytes, and as the target, in'
+    ' turns; before each, the system is told to forget what it has of them.',
+    allow_abbrev=False,
+  )
+  options.add_target(load)
+  load.add_argument(
+    '--dtype', choices=('float32', 'bfloat16'), default='bfloat16'
+  )
+  load.add_argument(
+    '--devices', type=options.positive, metavar='N', help='share it out over N'
+  )
+  load.add_argument('--repeats', type=options.positive, default=3, metavar='N')
+  load.add_argument(
+    '--warm', action='store_true', help='leave what the system has of the files'
+  )
+  options.add_json(load)
+  load.set_defaults(run=run_load)
   throughput.add(actions)
   serve_bench.add(actions)
 
@@ -68,6 +88,27 @@ def run_kernels(args: argparse.Namespace) -> None:
   with progress.Wait('measuring', unit='figures') as wait:
     result = kernels.run(repeats=args.repeats, on_progress=wait.update)
   print(kernels.table(result))
+  if args.json is not None:
+    options.write_json(args.json, options.with_provenance(result))
+
+
+def run_load(args: argparse.Namespace) -> None:
+  """Measures loading and prints a line."""
+  options.writable(args.json)
+  from jspec import distributed
+  from jspec.bench import load
+
+  mesh = None if args.devices is None else distributed.mesh(args.devices)
+  with progress.Wait('reading', unit='rounds') as wait:
+    result = load.run(
+      args.target,
+      dtype=args.dtype,
+      mesh=mesh,
+      repeats=args.repeats,
+      is_warm=args.warm,
+      on_progress=wait.update,
+    )
+  print(load.line(result))
   if args.json is not None:
     options.write_json(args.json, options.with_provenance(result))
 

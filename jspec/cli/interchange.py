@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`jspec import` and `jspec export`: drafters from and for other projects."""
+"""`jspec import` and `jspec export`: drafters from and for other projects.
+
+`jspec export TARGET DST --layout hf` writes a target as a Hugging Face folder.
+"""
 
 import argparse
 import contextlib
@@ -13,6 +16,7 @@ LAYOUTS = (
   *('angelspec', 'deepspec', 'eagle', 'hy3', 'qwen3_mtp', 'sglang'),
   *('specblock', 'vllm', 'zlab'),
 )
+HF = 'hf'
 
 
 def add(programs) -> None:
@@ -39,12 +43,18 @@ def add(programs) -> None:
 
   parser = programs.add_parser(
     'export',
-    help="turn a drafter into another project's layout",
-    description='Writes a jspec drafter folder as another project reads it.',
+    help="turn a drafter into another project's layout, or a target into hf",
+    description='Writes a jspec drafter folder as another project reads it; or'
+    ' a target, which is SRC, as a Hugging Face folder (--layout hf).',
     allow_abbrev=False,
   )
   _add_places(parser)
-  parser.add_argument('--layout', choices=LAYOUTS, required=True)
+  parser.add_argument('--layout', choices=(*LAYOUTS, HF), required=True)
+  parser.add_argument(
+    '--dtype',
+    choices=('float32', 'bfloat16'),
+    help='with --layout hf: of the tensors (default: float32)',
+  )
   parser.set_defaults(run=run_export)
 
 
@@ -96,6 +106,13 @@ def run_import(args: argparse.Namespace) -> None:
 
 def run_export(args: argparse.Namespace) -> None:
   """Reads, converts, writes, and says what it did."""
+  if args.layout == HF:
+    _export_target(args)
+    return
+  if args.dtype is not None:
+    raise errors.UserError(
+      f'--dtype is for --layout {HF}: a drafter keeps the dtype it has'
+    )
   from jspec.drafters.formats import folder, layouts
 
   folder.check_free(args.dst)
@@ -117,6 +134,21 @@ def run_export(args: argparse.Namespace) -> None:
   if kept:
     print(f'the {args.layout} layout does not say {", ".join(kept)}')
   print(f'wrote {args.dst}: {args.layout} layout, {len(foreign)} tensors')
+
+
+def _export_target(args):
+  """Writes a target."""
+  if args.target is not None:
+    raise errors.UserError(
+      f'--layout {HF} writes a target, which is SRC: leave --target out'
+    )
+  from jspec import loading
+  from jspec.drafters.formats import folder
+
+  folder.check_free(args.dst)
+  files = loading.export_target(args.src, args.dst, args.dtype or 'float32')
+  size = sum(file.stat().st_size for file in files)
+  print(f'wrote {args.dst}: {len(files)} files of tensors, {size:,} bytes')
 
 
 def given(pairs: list[str]) -> dict[str, Any]:

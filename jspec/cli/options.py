@@ -25,12 +25,7 @@ def add_models(
     drafter: default of --drafter.
     is_served: the program takes several drafters (`served_models`).
   """
-  parser.add_argument(
-    '--target',
-    default='smollm2_135m',
-    metavar='NAME|DIR|FILE.gguf|hf:ORG/NAME',
-    help='the model to decode (default: %(default)s)',
-  )
+  add_target(parser)
   parser.add_argument(
     '--drafter',
     default=drafter,
@@ -38,6 +33,16 @@ def add_models(
     help='none, ngram, suffix, shipped, or your own'
     + (', or several, as A,B or NAME=A,NAME=B' if is_served else '')
     + ' (default: %(default)s)',
+  )
+
+
+def add_target(parser: Any) -> None:
+  """Adds --target."""
+  parser.add_argument(
+    '--target',
+    default='smollm2_135m',
+    metavar='NAME|DIR|FILE.gguf|hf:ORG/NAME',
+    help='the model to decode (default: %(default)s)',
   )
 
 
@@ -179,12 +184,19 @@ def models(args: argparse.Namespace) -> tuple[Any, Any]:
   return loaded, drafter
 
 
-def served_models(args: argparse.Namespace) -> tuple[Any, Any]:
-  """As `models`, where several drafters may be named for one engine."""
+def served_models(
+  args: argparse.Namespace, mesh: Any = None
+) -> tuple[Any, Any]:
+  """As `models`, where several drafters may be named for one engine.
+
+  Args:
+    args: the flags.
+    mesh: devices the target is read to; None: the first one.
+  """
   from jspec import loading
   from jspec.cli import mixture, progress
 
-  loaded = loading.load_target(args.target)
+  loaded = loading.load_target(args.target, mesh=mesh)
   with progress.Wait(f'loading drafter {args.drafter}'):
     drafter = mixture.load(args.drafter, loaded)
   return loaded, drafter

@@ -186,7 +186,9 @@ def _serve(args, together, named, chosen):
 
   limits = http_limits(args)
   with hosts.loading(together):
-    loaded, drafter = options.served_models(args)
+    # Several processes load alike and are told to share out later.
+    mesh = None if together.link else together.mesh
+    loaded, drafter = options.served_models(args, mesh)
   settings = engine_settings(args, loaded.model.max_len)
   logs.start()
   logs.say('configuration', **configuration(args))

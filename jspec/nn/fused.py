@@ -36,6 +36,33 @@ def interleave(
   return weight[..., np.concatenate(order, axis=1).reshape(-1)]
 
 
+def spans(
+  widths: tuple[int, ...], num_shards: int, start: int, stop: int
+) -> list[tuple[int, int]]:
+  """Where columns of an interleaved matrix are in [a | b | c].
+
+  Args:
+    widths: as of `interleave`.
+    num_shards: as of `interleave`.
+    start: the first column of the interleaved matrix.
+    stop: the one behind the last.
+
+  Returns:
+    Begin and end of every run of columns, in their order.
+  """
+  begins = np.cumsum((0, *widths[:-1]))
+  found, place = [], 0
+  for shard in range(num_shards):
+    for begin, width in zip(begins, widths, strict=True):
+      size = width // num_shards
+      first, last = max(start, place), min(stop, place + size)
+      if first < last:
+        own = int(begin) + shard * size - place
+        found.append((own + first, own + last))
+      place += size
+  return found
+
+
 def split(x: Array, widths: tuple[int, ...], num_shards: int) -> list[Array]:
   """Takes apart what an interleaved matrix gave, [..., sum of widths]."""
   batch = x.shape[:-1]

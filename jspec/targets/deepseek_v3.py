@@ -15,7 +15,6 @@ score loses to. The layers of multi-token prediction behind the last one are not
 the target's: `jspec import` makes a drafter of them.
 """
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from jspec import errors
-from jspec.checkpoints import names
+from jspec.checkpoints import conversions, names
 from jspec.nn import moe
 from jspec.targets import architecture, hf_config, latent, llama, tables
 
@@ -183,10 +182,13 @@ def _attention(config, of, i):
   c, width = config.latent, config.width
   stem = of.layer.format(i) + 'self_attn.'
   head = config.head_width
-  queries = functools.partial(
-    _halves, num_heads=config.num_heads, plain_width=c.plain_width
+  queries = _halves(head, c.plain_width)
+  keys = _halves(c.row_width, c.kv_rank)
+  by_head = conversions.Conversion(
+    lambda values: values.reshape(config.num_heads, -1, c.kv_rank),
+    lambda values: values.reshape(-1, c.kv_rank),
+    keeps_axes=False,
   )
-  keys = functools.partial(_halves, num_heads=1, plain_width=c.kv_rank)
   rank = c.q_rank or 0
   made = 'q_b_proj' if rank else 'q_proj'
   out = [
@@ -210,7 +212,7 @@ def _attention(config, of, i):
       stem + 'kv_b_proj.weight',
       'kv_up',
       (i,),
-      lambda values: values.reshape(config.num_heads, -1, c.kv_rank),
+      by_head,
       (config.num_heads * (c.plain_width + c.value_width), c.kv_rank),
     ),
     names.Rule(stem + 'o_proj.weight', 'out', (i,), names.transpose),
@@ -224,12 +226,23 @@ def _attention(config, of, i):
   return out
 
 
-def _halves(values: np.ndarray, num_heads: int, plain_width: int) -> np.ndarray:
+def _halves(head_width: int, plain_width: int) -> conversions.Conversion:
   """[out, in] as [in, out], the rotary pairs of each head as two halves."""
-  by_head = values.reshape(num_heads, -1, values.shape[-1])
-  plain, rotary = by_head[:, :plain_width], by_head[:, plain_width:]
-  halves = [plain, rotary[:, ::2], rotary[:, 1::2]]
-  return np.concatenate(halves, axis=1).reshape(values.shape).T
+  width = head_width - plain_width
+  plain = np.arange(plain_width)
+  pairs = plain_width + np.arange(width).reshape(-1, 2).T.reshape(-1)
+  order = np.concatenate([plain, pairs])
+
+  def reordered(rows, order):
+    by_head = rows.reshape(-1, head_width, rows.shape[-1])
+    return by_head[:, order].reshape(rows.shape)
+
+  return conversions.Conversion(
+    lambda values: reordered(values, order).T,
+    lambda values: reordered(values.T, np.argsort(order)),
+    is_turned=True,
+    units=(1, head_width),
+  )
 
 
 def ignored(
@@ -244,4 +257,4 @@ def ignored(
   return found
 
 
-prepare = llama.prepare
+prepare, written = llama.prepare, llama.written

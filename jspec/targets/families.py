@@ -8,6 +8,7 @@ A family is a module with
   prepare(source)          the tensors under the names of the table
   rules(config)            the rename table of its tensors
   ignored(config, source)  tensors that hold nothing to load
+  written(fields)          config.json of the same target when it is written
   PRESETS                  config.json of published models, by jspec's names
 
 and says in its docstring how it deviates from Llama. Another family is another

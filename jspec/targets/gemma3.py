@@ -22,10 +22,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from jspec import errors
-from jspec.checkpoints import names
+from jspec.checkpoints import conversions, names
 from jspec.nn import rope
 from jspec.targets import architecture, hf_config, tables
 
@@ -168,15 +166,21 @@ def prepare(source: names.Source) -> names.Source:
   return names.Renamed(source.where, source, own)
 
 
-def _plus_one(gain: np.ndarray) -> np.ndarray:
-  return gain + 1
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The config.json of what `writing` writes: the language model alone."""
+  if fields['model_type'] != 'gemma3':
+    return dict(fields)
+  kept = {'tie_word_embeddings': True, **fields['text_config']}
+  ids = {k: fields[k] for k in ('bos_token_id', 'eos_token_id') if k in fields}
+  named = {'model_type': 'gemma3_text', 'architectures': ['Gemma3ForCausalLM']}
+  return kept | ids | named
 
 
 _NAMES = tables.Names(
   mlp_norm='pre_feedforward_layernorm.weight',
   post_attn_norm='post_attention_layernorm.weight',
   post_mlp_norm='post_feedforward_layernorm.weight',
-  convert_norm=_plus_one,
+  convert_norm=conversions.plus_one,
 )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from jspec import errors
-from jspec.checkpoints import mxfp4, names
+from jspec.checkpoints import conversions, mxfp4, names
 from jspec.nn import moe
 from jspec.targets import architecture, hf_config, llama, tables
 
@@ -124,13 +124,18 @@ def rules(config: architecture.TransformerConfig) -> list[names.Rule]:
 
 def _experts(config, of, i):
   """Rules of the second half of layer `i`, all experts in one tensor."""
+
+  def apart(num_axes):
+    units = (1,) * (num_axes - 1) + (0,)
+    return conversions.Conversion(_put_apart, _put_together, units=units)
+
   stem = of.layer.format(i) + 'mlp.'
   gate_up, down = stem + 'experts.gate_up_proj', stem + 'experts.down_proj'
   found = {
     stem + 'router.weight': ('router', names.transpose),
     stem + 'router.bias': ('router_bias', names.identity),
-    gate_up: ('experts_gate_up', _apart),
-    gate_up + '_bias': ('experts_gate_up_bias', _apart),
+    gate_up: ('experts_gate_up', apart(3)),
+    gate_up + '_bias': ('experts_gate_up_bias', apart(2)),
     down: ('experts_down', names.identity),
     down + '_bias': ('experts_down_bias', names.identity),
   }
@@ -141,14 +146,25 @@ def _experts(config, of, i):
   ]
 
 
-def _apart(values: np.ndarray) -> np.ndarray:
+def _put_apart(values: np.ndarray) -> np.ndarray:
   """Columns g0 u0 g1 u1 ... as g0 g1 ... u0 u1 ..."""
   return np.concatenate([values[..., ::2], values[..., 1::2]], axis=-1)
+
+
+def _put_together(values: np.ndarray) -> np.ndarray:
+  """The other way round."""
+  halves = np.stack(np.split(values, 2, axis=-1), axis=-1)
+  return halves.reshape(values.shape)
 
 
 def prepare(source: names.Source) -> names.Source:
   """The tensors with experts dequantised."""
   return mxfp4.Dequantised(source)
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The config.json of what `writing` writes: nothing is quantised."""
+  return {k: v for k, v in fields.items() if k != 'quantization_config'}
 
 
 ignored = llama.ignored

@@ -122,3 +122,4 @@ def rules(config: architecture.TransformerConfig) -> list[names.Rule]:
 
 
 prepare, ignored = llama.prepare, deepseek_v3.ignored
+written = llama.written

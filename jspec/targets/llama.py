@@ -87,3 +87,9 @@ def ignored(
 ) -> list[str]:
   """Returns tensors that hold nothing to load."""
   return tables.ignored(config, source, tables.Names())
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the config.json of what `writing` writes: here, the same."""
+  # Layers that draft are not the target's.
+  return {**fields, **{k: 0 for k in fields if k == 'num_nextn_predict_layers'}}

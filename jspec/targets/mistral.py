@@ -56,3 +56,4 @@ def config(
 
 
 prepare, rules, ignored = llama.prepare, llama.rules, llama.ignored
+written = llama.written

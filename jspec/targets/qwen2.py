@@ -74,3 +74,4 @@ def windows(
 
 
 prepare, rules, ignored = llama.prepare, llama.rules, llama.ignored
+written = llama.written

@@ -88,3 +88,4 @@ def _dense_layers(left, num_layers, where):
 
 
 prepare, rules, ignored = llama.prepare, llama.rules, llama.ignored
+written = llama.written

@@ -23,6 +23,7 @@ evenly (SmolLM2 has 3), and with it the pages: on meshes of more devices than
 there are key-value heads, too. F and the vocabulary must share out.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -117,6 +118,8 @@ def specs(
 def place(target: nnx.Module, mesh: Mesh) -> transformer.Transformer:
   """A copy of the target on the mesh; tiles, which are for a CPU, are left.
 
+  One that lies there already is returned as it is.
+
   Args:
     target: a `Transformer`, stacked or split.
     mesh: of `checked`.
@@ -129,6 +132,59 @@ def place(target: nnx.Module, mesh: Mesh) -> transformer.Transformer:
       f'{type(target).__name__} has no layout on a mesh (jspec.targets.sharding'
       ' has those there are): serve it without a mesh'
     )
+  if is_placed(target, mesh):
+    return target
+  placed = jax.tree.map(lambda array: array, target)  # The module anew.
+  layout = arrange(placed, mesh)
+  is_split = isinstance(placed.layers, nnx.List)
+  layer_arrays = architecture.layers_with(placed.config)
+  for path, variable in nnx.to_flat_state(nnx.state(placed)):
+    name, array = path[-1], variable[...]
+    if name in layout.order:
+      array = fused.interleave(array, *layout.order[name])
+    is_row = is_split and name in layer_arrays
+    variable.set_value(put(array, layout.sharding(name, is_row)))
+  return placed
+
+
+def is_placed(target: transformer.Transformer, mesh: Mesh) -> bool:
+  """Whether a target lies on the mesh, as `targets.reading` leaves it."""
+  lies = NamedSharding(mesh, PartitionSpec(AXIS, None))
+  return target.embedding[...].sharding == lies
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+  """How the arrays of a target lie.
+
+  Attributes:
+    mesh: of the devices.
+    specs: of each array, layers stacked.
+    order: widths and shards of each array whose columns `nn.fused` interleaves.
+  """
+
+  mesh: Mesh
+  specs: dict[str, PartitionSpec]
+  order: dict[str, tuple[tuple[int, ...], int]]
+
+  def sharding(self, name: str, is_row: bool) -> NamedSharding:
+    """Of an array; `is_row`: of one layer's part of it, without that axis."""
+    spec = self.specs[name]
+    return NamedSharding(
+      self.mesh, PartitionSpec(*spec[1:]) if is_row else spec
+    )
+
+
+def arrange(target: transformer.Transformer, mesh: Mesh) -> Layout:
+  """Tells a target how its arrays are going to lie; its tiles are dropped.
+
+  Args:
+    target: changed in place, but for its arrays.
+    mesh: of `checked`.
+
+  Raises:
+    UserError: see `specs`.
+  """
   config = target.config
   spread = specs(config, mesh)
   num_shards = mesh.shape[AXIS]
@@ -141,26 +197,14 @@ def place(target: nnx.Module, mesh: Mesh) -> transformer.Transformer:
   if config.experts is not None:
     shared = (config.experts.shared_ff_width,) * 2
     order['shared_gate_up'] = (shared, num_shards)
-
-  placed = jax.tree.map(lambda array: array, target)  # The module anew.
-  placed.tiled, placed.tiled_head = nnx.data(None), nnx.data(None)
-  placed.num_attention_shards = num_attention_shards
-  is_split = isinstance(placed.layers, nnx.List)
-  layer_arrays = architecture.layers_with(config)
-  for layer in stack.parts(placed.layers):
+  target.tiled, target.tiled_head = nnx.data(None), nnx.data(None)
+  target.num_attention_shards = num_attention_shards
+  for layer in stack.parts(target.layers):
     layer.num_mlp_shards = num_shards
     if layer.moe is not None:
       layer.moe.num_shards, layer.moe.mesh = num_shards, mesh
       layer.moe.axis = AXIS
-  for path, variable in nnx.to_flat_state(nnx.state(placed)):
-    name = path[-1]
-    array, spec = variable[...], spread[name]
-    if name in order:
-      array = fused.interleave(array, *order[name])
-    if is_split and name in layer_arrays:
-      spec = PartitionSpec(*spec[1:])  # No axis of layers.
-    variable.set_value(put(array, NamedSharding(mesh, spec)))
-  return placed
+  return Layout(mesh, spread, order)
 
 
 def put(array: Any, lies: NamedSharding | None) -> jax.Array:
@@ -171,6 +215,9 @@ def put(array: Any, lies: NamedSharding | None) -> jax.Array:
   """
   if lies is None or lies.is_fully_addressable:
     return jax.device_put(array, lies)
+  if isinstance(array, jax.Array) and not array.is_fully_addressable:
+    # Shared out already, by `targets.reading`.
+    return jax.jit(lambda x: x, out_shardings=lies)(array)
   host = np.asarray(array)
   return jax.make_array_from_callback(
     host.shape, lies, lambda index: host[index]

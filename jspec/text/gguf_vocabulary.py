@@ -36,6 +36,11 @@ _LLAMA3_SPLIT = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
   r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
 )
+_SPLITS = {
+  'llama-bpe': _LLAMA3_SPLIT,
+  # Digits one by one.
+  'qwen2': _LLAMA3_SPLIT.replace('{1,3}', ''),
+}
 
 
 def build(metadata: Mapping[str, Any], where: str) -> tokenizers.Tokenizer:
@@ -64,14 +69,14 @@ def _byte_level(
     split = pre_tokenizers.Sequence([digits, whole])
   elif pre == 'gpt-2':
     split = whole
-  elif pre == 'llama-bpe':
-    pieces = pre_tokenizers.Split(Regex(_LLAMA3_SPLIT), behavior='isolated')
+  elif pre in _SPLITS:
+    pieces = pre_tokenizers.Split(Regex(_SPLITS[pre]), behavior='isolated')
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     split = pre_tokenizers.Sequence([pieces, as_bytes])
   else:
     raise errors.UserError(
       f'{where}: tokenizer.ggml.pre {pre!r} is not supported; use a file with'
-      " 'smollm', 'gpt-2' or 'llama-bpe', or the Hugging Face folder"
+      " 'smollm', 'gpt-2', 'llama-bpe' or 'qwen2', or the Hugging Face folder"
     )
   tokens = _required(metadata, 'tokens', where)
   vocab = _vocabulary(tokens, where)
@@ -86,6 +91,8 @@ def _byte_level(
   model = models.BPE(vocab, merges, ignore_merges=pre == 'llama-bpe')
   backend = tokenizers.Tokenizer(model)
   backend.pre_tokenizer = split
+  if pre == 'qwen2':
+    backend.normalizer = normalizers.NFC()
   backend.decoder = decoders.ByteLevel()
   return backend
 

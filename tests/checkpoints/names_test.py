@@ -27,6 +27,9 @@ class Memory:
     self.reads.append(name)
     return self.tensors[name]
 
+  def part(self, name, box):
+    return self.tensors[name][box]
+
 
 def source():
   rng = np.random.default_rng(0)

@@ -186,3 +186,34 @@ def test_bad_set_is_refused(pairs, tmp_path, capsys):
 
 def test_layouts_are_those_there_are():
   assert sorted(interchange.LAYOUTS) == sorted(layouts.LAYOUTS)
+
+
+def test_a_target_is_exported_as_a_folder_that_loads_as_the_same(
+  target, tmp_path, capsys
+):
+  assert run('export', target, tmp_path / 'hf', '--layout', 'hf') == 0
+  assert '1 files of tensors' in capsys.readouterr().out
+  first, second = (
+    loading.load_target(str(path)) for path in (target, tmp_path / 'hf')
+  )
+  assert second.fingerprint == first.fingerprint
+  assert second.stop_ids == first.stop_ids
+  assert second.template == first.template
+  words = ['export', target, tmp_path / 'bf16', '--layout', 'hf']
+  assert run(*words, '--dtype', 'bfloat16') == 0
+  half = (tmp_path / 'bf16' / 'model.safetensors').stat().st_size
+  assert half < 0.6 * (tmp_path / 'hf' / 'model.safetensors').stat().st_size
+
+
+@pytest.mark.parametrize(
+  'more, said',
+  [
+    (['hf', '--target', 'x'], 'leave --target out'),
+    (['zlab', '--dtype', 'bfloat16'], '--dtype is for --layout hf'),
+  ],
+)
+def test_flags_of_the_other_kind_of_export_are_refused(
+  target, tmp_path, capsys, more, said
+):
+  assert run('export', target, tmp_path / 'x', '--layout', *more) == 2
+  assert said in capsys.readouterr().err

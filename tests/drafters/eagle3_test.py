@@ -219,6 +219,9 @@ def test_every_leaf_has_its_tensors(target, fc_norm):
     def read(self, name):
       return self.tensors[name]
 
+    def part(self, name, box):
+      return self.tensors[name][box]
+
   disk, saved = Disk(), drafter.saved()
   for rule in eagle3.rules(drafter.config):
     values = np.asarray(saved[rule.leaf])[rule.box]

@@ -43,3 +43,18 @@ def test_a_shard_holds_its_part_of_each_matrix_and_nothing_else(num_shards):
     np.testing.assert_array_equal(found[shard], expected(shard))
   # The control: cut as it is, the first shard holds queries alone.
   assert not np.array_equal(shards(names)[0], expected(0))
+
+
+@pytest.mark.parametrize('num_shards', [1, 2, 4])
+def test_spans_lead_back_to_the_columns(num_shards):
+  widths = (8, 4, 12)
+  there = fused.interleave(np.arange(24), widths, num_shards)
+  for start in range(24):
+    for stop in range(start + 1, 25):
+      spans = fused.spans(widths, num_shards, start, stop)
+      found = np.concatenate([np.arange(*span) for span in spans])
+      np.testing.assert_array_equal(found, there[start:stop])
+
+
+def test_a_shard_is_a_run_of_each_part():
+  assert fused.spans((8, 4, 4), 2, 0, 8) == [(0, 4), (8, 10), (12, 14)]

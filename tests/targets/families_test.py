@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from jspec import errors, loading
+from jspec import errors
 from jspec.checkpoints import names
-from jspec.targets import architecture, families, gemma3
+from jspec.targets import architecture, families, gemma3, reading
 from tests.targets import goldens
 
 # Parameters as their authors count them, embedding and head included.
@@ -165,9 +165,9 @@ def test_qwen_windows_begin_where_the_config_says():
 
 def test_families_of_equal_shape_have_other_fingerprints():
   marks = {
-    loading.fingerprint(goldens.config(name), {})
+    reading.fingerprint(goldens.config(name), {})
     for name in ('llama', 'qwen2', 'qwen3', 'mistral')
   }
   wide = goldens.config('mistral', sliding_window=9)
-  marks.add(loading.fingerprint(wide, {}))
+  marks.add(reading.fingerprint(wide, {}))
   assert len(marks) == 5

@@ -29,6 +29,10 @@ def fields(name, config_file='config.json', **changes):
   return {k: v for k, v in found.items() if k not in changes or v is not None}
 
 
+def folder(name):
+  return shared_data.path(f'goldens/targets/{name}')
+
+
 def config(name, config_file='config.json', **changes):
   said = fields(name, config_file, **changes)
   return families.find(said, name).config(said, name)
@@ -38,9 +42,7 @@ def arrays(name, **changes):
   """Config and weights as the loader reads them."""
   found = config(name, **changes)
   family = families.find(fields(name), name)
-  source = family.prepare(
-    safetensors.SafetensorsFolder(shared_data.path(f'goldens/targets/{name}'))
-  )
+  source = family.prepare(safetensors.SafetensorsFolder(folder(name)))
   read = tables.load(
     found,
     family.rules(found),

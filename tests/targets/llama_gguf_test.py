@@ -8,7 +8,7 @@ import pytest
 from jspec import errors, loading
 from jspec.checkpoints import gguf
 from jspec.nn import rope
-from jspec.targets import llama_gguf, tables
+from jspec.targets import gguf_model, tables
 from tests import shared_data, stories260k
 
 NAMES = {
@@ -100,7 +100,7 @@ def test_rows_of_q_and_k_are_put_back_in_halves():
   stored = rows.reshape(2, 2, 4, 3).swapaxes(1, 2).reshape(16, 3)
   assert list(stored[:8, 0]) == [0, 4, 1, 5, 2, 6, 3, 7]
   np.testing.assert_array_equal(
-    llama_gguf.rotate_half_rows(stored, num_heads=2), rows
+    gguf_model.rotate_half_rows(stored, head_width=8), rows
   )
 
 
@@ -145,7 +145,7 @@ def test_llama3_rule_is_found_behind_its_divisors(tmp_path):
     tensors={'rope_freqs.weight': divisors},
   )
   file = gguf.GGUFFile(path)
-  found = llama_gguf.config(file)
+  found = gguf_model.config(file)
   assert found.rope.kind == 'llama3'
   np.testing.assert_allclose(
     rope.inverse_frequencies(found.rope, 8),
@@ -154,9 +154,9 @@ def test_llama3_rule_is_found_behind_its_divisors(tmp_path):
   )
   tables.load(
     found,
-    llama_gguf.rules(found),
+    gguf_model.rules(found, 'llama'),
     file,
-    ignored=llama_gguf.ignored(file),
+    ignored=gguf_model.ignored(file),
   )
 
 
@@ -181,6 +181,6 @@ def test_untied_head_is_read(tmp_path):
 )
 def test_linear_scaling_is_read_in_all_its_spellings(tmp_path, changes, kind):
   file = gguf.GGUFFile(write(tmp_path / 'x.gguf', **changes))
-  found = llama_gguf.config(file).rope
+  found = gguf_model.config(file).rope
   assert found.kind == kind
   assert found.factor == (2.0 if kind == 'linear' else 1.0)

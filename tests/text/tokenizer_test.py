@@ -54,6 +54,16 @@ def test_llama3_split_takes_digits_by_three():
   assert [tok.token(i) for i in tok.encode('12345')] == ['123', '45']
 
 
+def test_qwen_splits_digits_and_composes_characters():
+  metadata = byte_level(**{'tokenizer.ggml.pre': 'qwen2'})
+  tok = tokenizer.from_gguf(metadata, 'x.gguf')
+  words = [tok.token(i) for i in tok.encode('hello 12')]
+  assert words == ['hell', 'o', 'Ġ', '1', '2']
+  assert tok.encode('e\u0301') == tok.encode('\u00e9')
+  other = tokenizer.from_gguf(byte_level(), 'x.gguf')
+  assert other.encode('e\u0301') != other.encode('\u00e9')
+
+
 @pytest.mark.parametrize(
   'text', ['', ' a  b\n', 'naïve — 東京 🙂\u200d🙂', '12345', "don't\t'll"]
 )
