@@ -35,7 +35,17 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from tests import deadline  # noqa: E402
+
 SEED = int(os.environ.get('JSPEC_TEST_SEED', '0'))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+  """Skips what has no time left, before its fixtures take some."""
+  reason = deadline.why_not(item.get_closest_marker('slow') is not None)
+  if reason is not None:
+    pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True)
