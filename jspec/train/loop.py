@@ -134,7 +134,14 @@ def _run(
     judge = step.judge_of(graphdef) if needs_judge else None
   target = mesh.replicate(target, devices)
   shape = {'row_len': config.data.row_len, 'num_rows': config.data.num_rows}
-  batches = pipeline.training(source, train_numbers, seed=config.seed, **shape)
+  batches = pipeline.training(
+    source,
+    train_numbers,
+    seed=config.seed,
+    domains=[found[n].domain for n in train_numbers],
+    weights=config.data.weights,
+    **shape,
+  )
   held_batches = pipeline.held_out(
     source, held_numbers, max_batches=config.eval.max_batches, **shape
   )
