@@ -14,7 +14,7 @@ DOMAINS = ['math'] * 10 + ['chat'] * 30 + ['code'] * 5
 
 
 def drawn(num, seed=0, **changes):
-  given = {'weights': {'math': 3, 'chat': 1.0, 'code': 0.0}} | changes
+  given = {'weights': {'math': 3.0, 'chat': 1.0, 'code': 0.0}} | changes
   order = mixture.Order(range(45), seed=seed, domains=DOMAINS, **given)
   return [order.draw() for _ in range(num)]
 
@@ -40,7 +40,7 @@ def test_no_weights_draw_every_document_once_an_epoch():
 
 
 def test_shares_hold_for_many_domains_and_odd_weights():
-  weights = {'math': 0.7, 'chat': 0.001, 'code': 13}
+  weights = {'math': 0.7, 'chat': 0.001, 'code': 13.0}
   total = sum(weights.values())
   counts = collections.Counter(DOMAINS[n] for n in drawn(3000, weights=weights))
   for name, weight in weights.items():
@@ -48,7 +48,7 @@ def test_shares_hold_for_many_domains_and_odd_weights():
 
 
 def test_an_order_goes_on_from_what_was_drawn():
-  weights = {'math': 3, 'chat': 1, 'code': 2}
+  weights = {'math': 3.0, 'chat': 1.0, 'code': 2.0}
   given = dict(seed=3, domains=DOMAINS, weights=weights)
   first, second = (mixture.Order(range(45), **given) for _ in range(2))
   for _ in range(77):
@@ -63,15 +63,15 @@ def test_a_set_of_one_is_drawn_again_and_again():
 
 
 def test_one_weight_is_one_domain():
-  numbers = drawn(20, weights={'math': 1, 'chat': 0, 'code': 0})
+  numbers = drawn(20, weights={'math': 1.0, 'chat': 0.0, 'code': 0.0})
   assert sorted(numbers[:10]) == sorted(numbers[10:]) == list(range(10))
 
 
 def test_domains_and_weights_must_be_of_each_other():
   with pytest.raises(errors.UserError, match='no `chat`'):
-    drawn(1, weights={'math': 1, 'code': 1})
+    drawn(1, weights={'math': 1.0, 'code': 1.0})
   with pytest.raises(errors.UserError, match='names `prose`'):
-    drawn(1, weights={'math': 1, 'chat': 1, 'code': 1, 'prose': 1})
+    drawn(1, weights={'math': 1.0, 'chat': 1.0, 'code': 1.0, 'prose': 1.0})
 
 
 def test_the_order_is_the_same_in_every_version():
