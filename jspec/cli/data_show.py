@@ -57,12 +57,14 @@ def run(args: argparse.Namespace) -> None:
   config = config_lib.build(settings.TrainConfig, values)
   target = opening.open_target(config.target)
   found = prepare.documents(config, target)
-  train, held = prepare.split(found, config.eval.held_out, config.data.domains)
+  train, held = prepare.split(
+    found, config.eval.held_out, config.data.domains, config.data.weights
+  )
   variables = config.data.chat_template_kwargs or {}
   said = ', '.join(f'{name}={value}' for name, value in variables.items())
   template = chat.fingerprint(target.template) or 'none'
   print(
-    f'target {target.name}, chat template {template}, variables: {said or 0}'
+    f'target {target.name}, chat template {template} ({said or "as it is"})'
   )
   for line in showing.summary([found[n] for n in train], config.data.weights):
     print(line)

@@ -11,7 +11,7 @@ says nothing of processes. A weight is a share of documents, not of tokens.
 
 import collections
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -72,6 +72,35 @@ class Order:
     return group[self._shuffles[name][1][at]]
 
 
+def drawn_domains(
+  there: Iterable[str], weights: Mapping[str, float]
+) -> list[str]:
+  """The domains that are drawn at all, by name.
+
+  Args:
+    there: the domains that have documents.
+    weights: see `Order`.
+
+  Raises:
+    UserError: a domain without a weight, or a weight without documents.
+  """
+  there = set(there)
+  unsaid = sorted(there - weights.keys())
+  if unsaid:
+    raise errors.UserError(
+      f'data.weights has no `{unsaid[0]}`, of which there are documents: give'
+      ' it a weight, 0 to leave it out'
+    )
+  drawn = sorted(name for name, weight in weights.items() if weight > 0)
+  absent = [name for name in drawn if name not in there]
+  if absent:
+    raise errors.UserError(
+      f'data.weights names `{absent[0]}`, of which there is no document to'
+      f' train on; there are {sorted(there)}'
+    )
+  return drawn
+
+
 def _permutation(num: int, mark: str) -> np.ndarray:
   """An order of `num` things, the same for a mark in every version of NumPy.
 
@@ -91,17 +120,4 @@ def _groups(numbers, domains, weights):
   groups = collections.defaultdict(list)
   for number, domain in zip(numbers, domains, strict=True):
     groups[domain].append(number)
-  unsaid = sorted(groups.keys() - weights.keys())
-  if unsaid:
-    raise errors.UserError(
-      f'data.weights has no `{unsaid[0]}`, of which there are documents: give'
-      ' it a weight, 0 to leave it out'
-    )
-  drawn = sorted(name for name, weight in weights.items() if weight > 0)
-  absent = [name for name in drawn if name not in groups]
-  if absent:
-    raise errors.UserError(
-      f'data.weights names `{absent[0]}`, of which there is no document to'
-      f' train on; there are {sorted(groups)}'
-    )
-  return {name: groups[name] for name in drawn}
+  return {name: groups[name] for name in drawn_domains(groups, weights)}

@@ -11,9 +11,9 @@ Of every turn of the assistant two texts are rendered:
 
 `prompt` must be the beginning of `turn`, in text and in ids. The answer is what
 comes behind it (prefix difference) or, where the template has marks
-(`{% generation %}`), what lies between them. It ends with the last end token of
-the turn, included, because the model must learn to write it; a separator behind
-it is the template's.
+(`{% generation %}`), what lies between them of that. It ends with the first end
+token, included, because the model must learn to write it and a server stops
+there; what follows is the template's.
 
 `turn` need not be the beginning of a longer conversation: many templates take
 old thoughts out, and then the longer text shows an answer as the model never
@@ -178,13 +178,26 @@ def _turn(tokenizer, template, messages, index, given):
     raise errors.UserError(
       f'message {index}: the answer renders to no token; drop the message'
     )
+  content = messages_lib.for_template(now)[index]['content']
+  if (content or '').strip():
+    said = [i for start, stop in spans for i in ids[start:stop]]
+    said = [i for i in said if i not in tokenizer.eos_ids]
+    if not tokenizer.decode(said, skip_special=False).strip():
+      raise errors.UserError(
+        f'message {index}: the chat template shows nothing of its content; it'
+        ' may want content of another form, which is not supported'
+      )
   return _Turn(index, ids, spans)
 
 
 def _marked(template, messages, index, prompt_len, given):
-  """What the marks enclose behind the prompt, in characters."""
+  """What the marks enclose behind the prompt, in characters.
+
+  Marks may begin before, around the role or an opened thought: the model is
+  given that, whatever they say.
+  """
   spans = [
-    (start, stop)
+    (max(start, prompt_len), stop)
     for start, stop in template.marked(messages, **given)
     if stop > max(start, prompt_len)
   ]
@@ -194,21 +207,16 @@ def _marked(template, messages, index, prompt_len, given):
       ' {% generation %}; put the marks around all that the assistant writes,'
       ' or take them out'
     )
-  if spans[0][0] < prompt_len:
-    raise errors.UserError(
-      f'message {index}: {{% generation %}} of the chat template begins within'
-      ' the generation prompt, which the model does not write; begin it behind'
-      ' the opening of the turn'
-    )
   return spans
 
 
 def _up_to_end(spans, ids, eos_ids):
-  """Cuts the spans behind the last end token, or takes it in."""
+  """Cuts the spans behind the first end token, or takes it in."""
   last = spans[-1][1]
-  ends = [i for i in range(spans[0][0], last) if ids[i] in eos_ids]
+  ends = [i for start, stop in spans for i in range(start, stop)]
+  ends = [i for i in ends if ids[i] in eos_ids]
   if ends:
-    last = ends[-1] + 1
+    last = ends[0] + 1
   elif last < len(ids) and ids[last] in eos_ids:
     spans = [*spans, (last, last + 1)]
     last += 1

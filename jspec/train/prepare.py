@@ -3,13 +3,13 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jspec import errors
-from jspec.data import dropping, examples, features, sources
+from jspec.data import dropping, examples, features, mixture, sources
 from jspec.drafters import vocab
 from jspec.train import build, capture, initial, settings
 
@@ -72,8 +72,20 @@ def split(
   found: Sequence[examples.Document],
   held_out: float,
   domains: Sequence[str] | None = None,
+  weights: Mapping[str, float] | None = None,
 ) -> tuple[list[int], list[int]]:
-  """Numbers of the training and of the held-out documents of some domains."""
+  """Numbers of the training and of the held-out documents.
+
+  Args:
+    found: all documents.
+    held_out: share that is not trained on.
+    domains: only documents of these; None takes all.
+    weights: of the domains; one of weight 0 is neither trained on nor held out.
+
+  Raises:
+    UserError: a domain that is not there, weights that do not fit the domains,
+      or nothing on one of the two sides.
+  """
   missing = set(domains or ()) - {document.domain for document in found}
   if missing:
     there = sorted({document.domain for document in found})
@@ -81,6 +93,10 @@ def split(
       f'data.domains names `{min(missing)}`, of which there is no document;'
       f' there are {there}'
     )
+  if weights:
+    there = {document.domain for document in found}
+    there &= set(domains or there)
+    domains = mixture.drawn_domains(there, weights)
   train, held = [], []
   for number, document in enumerate(found):
     if domains is not None and document.domain not in domains:

@@ -99,11 +99,11 @@ def test_mixture_from_the_command_line(show, answers, tmp_path):
   assert 'math/m' in out or 'chat/t' in out
   assert 'drawn 75.0 % of the time' in out
   code, _, err = show(*words[:1], '--config.data.weights=chat=1', data='')
-  assert code == 0  # Checked when documents are drawn.
-  code, _, err = show(
-    *words[:1], '--config.data.weights=chat=1', '--rows', '1', data=''
-  )
   assert code == 2 and 'no `math`' in err
+  code, out, _ = show(
+    *words[:1], '--config.data.weights=chat=0,math=1', '--rows', '1', data=''
+  )
+  assert code == 0 and 'math/m' in out and 'chat/t' not in out
   code, _, err = show(*words)
   assert code == 2 and 'exactly one' in err
   code, _, err = show('--config.data.sources=math', data='')

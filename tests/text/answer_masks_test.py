@@ -137,7 +137,39 @@ def marked(body):
   return dataclasses.replace(FAMILIES['chatml'], source=families.chatml(body))
 
 
-def test_marks_around_the_opening_or_around_nothing_are_refused():
+def test_marks_that_begin_before_the_answer_are_cut_to_it():
+  source = FAMILIES['chatml'].source
+  whole = dataclasses.replace(
+    FAMILIES['chatml'],
+    source='{% generation %}' + source + '{% endgeneration %}',
+  )
+  rng = random.Random(1)
+  for _ in range(5):
+    check(whole, conversation(rng, whole))
+
+
+def test_answer_ends_where_a_server_would_stop():
+  # The end of the text is marked once more, by an end token of its own.
+  family = dataclasses.replace(
+    FAMILIES['chatml'],
+    source=FAMILIES['chatml'].source
+    + '{% if not add_generation_prompt %}</s>{% endif %}',
+    specials=(*FAMILIES['chatml'].specials, '</s>'),
+    ends=('<|im_end|>', '</s>'),
+  )
+  (found,) = check(family, talk('', ''))
+  assert family.tokenizer().decode(found.ids, skip_special=False).endswith('s>')
+
+
+def test_content_that_the_template_drops_is_refused():
+  parts = FAMILIES['chatml'].source.replace(
+    '{{ m.content + ', "{{ m.content[0]['text'] | default('') + "
+  )
+  family = dataclasses.replace(FAMILIES['chatml'], source=parts)
+  assert 'shows nothing of its content' in refused(family)
+
+
+def test_marks_around_nothing_of_the_answer_are_refused():
   said = "{{ m.content + '<|im_end|>' }}"
   wrong = FAMILIES['chatml'].source.replace(
     "{{ '<|im_start|>' + m.role + '\\n' }}",
@@ -145,13 +177,6 @@ def test_marks_around_the_opening_or_around_nothing_are_refused():
   )
   wrong = dataclasses.replace(FAMILIES['chatml'], source=wrong)
   assert 'marks nothing' in refused(wrong)
-  whole = dataclasses.replace(
-    FAMILIES['chatml'],
-    source='{% generation %}'
-    + FAMILIES['chatml'].source
-    + '{% endgeneration %}',
-  )
-  assert 'begins within the generation prompt' in refused(whole)
   none = marked(
     said + '{% if false %}{% generation %}x{% endgeneration %}{% endif %}'
   )
@@ -187,6 +212,16 @@ def test_token_over_the_border_is_refused():
   messages = talk('')
   messages[1]['content'] = '\nhello'
   assert 'reaches over the border' in refused(family, messages)
+
+
+def test_content_may_be_parts():
+  family = FAMILIES['chatml']
+  messages = talk('')
+  messages[1]['content'] = [{'type': 'text', 'text': 'he'}]
+  (found,) = answer_masks.documents(
+    family.tokenizer(), family.template, messages
+  )
+  assert sum(found.mask) == 2
 
 
 def test_tools_reach_the_text():
