@@ -105,6 +105,7 @@ setuptools.setup(
     'gpu': [f'jax[cuda13]{JAX}'],
     'gpu-cuda12': [f'jax[cuda12]{JAX}'],
     'tfds': ['tensorflow-datasets>=4.9.9'],
+    'arrow': ['datasets>=5.2'],
     'tensorboard': TENSORBOARD,
     'hub': HUB,
     'structured': STRUCTURED,

@@ -169,7 +169,16 @@ def _coerce(value, hint, where):
     (item, *_) = typing.get_args(hint)
     return tuple(_coerce(entry, item, where) for entry in value)
   if origin is dict or hint is dict:
-    return dict(value)
+    if isinstance(value, str):
+      # From the command line, where the default is None.
+      value = _pairs(value, where)
+    if not hasattr(value, 'keys'):
+      raise errors.UserError(f'{where} is {value!r} but must be a section')
+    *_, item = typing.get_args(hint) or (Any,)
+    return {
+      name: _coerce(entry, item, f'{where}.{name}')
+      for name, entry in value.items()
+    }
   if hint is Any:
     return value
   if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -180,6 +189,26 @@ def _coerce(value, hint, where):
       f'{where} is {value!r} but must be of type {hint.__name__}'
     )
   return value
+
+
+def _pairs(text, where):
+  """Reads `math=2,code=0.5`; a value becomes a number or a truth if it can."""
+  found = {}
+  for part in text.strip().split(','):
+    name, equals, value = (piece.strip() for piece in part.partition('='))
+    if not (name and equals and value) or name in found:
+      raise errors.UserError(
+        f'{where}: `{part}` is not NAME=VALUE with a name of its own'
+      )
+    found[name] = value
+    if value.lower() in ('true', 'false'):
+      found[name] = value.lower() == 'true'
+    for kind in (float, int):
+      try:
+        found[name] = kind(value)
+      except ValueError:
+        continue
+  return found
 
 
 def _parse(text, default, where):

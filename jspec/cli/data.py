@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`jspec data regen`: the target answers prompts, to train drafters on."""
+"""`jspec data`: the target answers prompts; a config's documents are shown."""
 
 import argparse
 import pathlib
 
-from jspec.cli import options, progress
+from jspec.cli import data_show, options, progress
 
 _BATCHES_AT_ONCE = 4
 
@@ -12,7 +12,7 @@ _BATCHES_AT_ONCE = 4
 def add(programs) -> None:
   """Declares the program."""
   parser = programs.add_parser(
-    'data', help='make training data', allow_abbrev=False
+    'data', help='make and show training data', allow_abbrev=False
   )
   actions = parser.add_subparsers(metavar='ACTION', required=True)
   regen = actions.add_parser(
@@ -30,6 +30,7 @@ def add(programs) -> None:
     '--out', type=pathlib.Path, required=True, metavar='FILE.jsonl'
   )
   regen.set_defaults(run=run)
+  data_show.add(actions)
 
 
 def run(args: argparse.Namespace) -> None:

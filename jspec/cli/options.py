@@ -51,7 +51,7 @@ def add_prompts(parser: Any, default: str | None) -> None:
   parser.add_argument(
     '--prompts',
     default=default,
-    metavar='FILE|tfds:NAME|demo|train|shipped',
+    metavar='FILE|tfds:NAME|arrow:DIR|demo|train|shipped',
     help='JSON Lines with `turns` or `prompt`, a TFDS data set with the same'
     ' fields, or prompts that come with jspec'
     + (f' (default: {default})' if default else ''),

@@ -24,10 +24,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from array_record.python import array_record_data_source, array_record_module
+from array_record.python import array_record_module
 
 from jspec import errors
-from jspec.data import examples
+from jspec.data import array_records, examples
 
 FORMAT = 1
 DTYPES = ('float32', 'bfloat16', 'int8')
@@ -216,11 +216,11 @@ class Store:
     return len(self.documents)
 
   def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-    (record,) = self._records.__getitems__([int(number)])
-    document, taps = _decode(record, f'{self.folder} record {number}')
+    where = self._records.where(int(number))
+    document, taps = _decode(self._records[int(number)], where)
     if document.id != self.documents[number].id:
       raise errors.UserError(
-        f'{self.folder} record {number} is {document.id} but the index says '
+        f'{where} is {document.id} but the index says '
         f'{self.documents[number].id}: capture the taps again'
       )
     if self._columns != list(range(taps.shape[1])):
@@ -253,7 +253,7 @@ class Store:
         )
       self.documents += _split(columns)
       paths.append(str(path))
-    self._records = array_record_data_source.ArrayRecordDataSource(paths)
+    self._records = array_records.Files(paths)
     if len(self._records) != len(self.documents):
       raise errors.UserError(
         f'{self.folder} holds {len(self._records)} records for '

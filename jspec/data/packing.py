@@ -21,36 +21,62 @@ from jspec import errors
 OPEN_ROWS = 16
 
 
+class FirstFit:
+  """Fills rows as documents come.
+
+  Attributes:
+    rows: document numbers of the open rows.
+  """
+
+  def __init__(self, row_len: int, open_rows: int = OPEN_ROWS):
+    self.rows: list[list[int]] = []
+    self._used: list[int] = []
+    self._row_len = row_len
+    self._open_rows = open_rows
+
+  def add(self, number: int, length: int) -> list[int] | None:
+    """Takes a document; returns the row that had to give way for it, if any.
+
+    A full set of open rows gives up its fullest row when a document fits in
+    none.
+    """
+    if length > self._row_len:
+      raise errors.UserError(
+        f'document {number} has {length} tokens but a row has {self._row_len}:'
+        ' raise data.row_len or lower data.max_len'
+      )
+    slot = next(
+      (i for i, n in enumerate(self._used) if n + length <= self._row_len), None
+    )
+    done = None
+    if slot is None and len(self.rows) == self._open_rows:
+      fullest = max(range(self._open_rows), key=self._used.__getitem__)
+      done = self.rows.pop(fullest)
+      self._used.pop(fullest)
+    if slot is None:
+      self.rows.append([])
+      self._used.append(0)
+      slot = -1
+    self.rows[slot].append(number)
+    self._used[slot] += length
+    return done
+
+  def restore(self, rows: Sequence[Sequence[int]], lengths: Any) -> None:
+    """Opens the rows of another `FirstFit`; `lengths[number]` is a length."""
+    self.rows = [list(row) for row in rows]
+    self._used = [sum(lengths[n] for n in row) for row in self.rows]
+
+
 def first_fit(
   lengths: Iterable[int], row_len: int, open_rows: int = OPEN_ROWS
 ) -> Iterator[list[int]]:
-  """Yields the document numbers of each row.
-
-  A full set of open rows gives up its fullest row when a document fits in
-  none.
-  """
-  rows: list[list[int]] = []
-  used: list[int] = []
+  """Yields the document numbers of each row, see `FirstFit`."""
+  rows = FirstFit(row_len, open_rows)
   for number, length in enumerate(lengths):
-    if length > row_len:
-      raise errors.UserError(
-        f'document {number} has {length} tokens but a row has {row_len}: raise '
-        'data.row_len or lower data.max_len'
-      )
-    slot = next(
-      (i for i, taken in enumerate(used) if taken + length <= row_len), None
-    )
-    if slot is None and len(rows) == open_rows:
-      fullest = max(range(open_rows), key=used.__getitem__)
-      yield rows.pop(fullest)
-      used.pop(fullest)
-    if slot is None:
-      rows.append([])
-      used.append(0)
-      slot = len(rows) - 1
-    rows[slot].append(number)
-    used[slot] += length
-  yield from rows
+    done = rows.add(number, length)
+    if done is not None:
+      yield done
+  yield from rows.rows
 
 
 def fill_row(

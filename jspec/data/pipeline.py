@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""The training stream: shuffle per epoch, pack, batch; resumable anywhere.
+"""The training stream: draw, pack, read, batch; resumable anywhere.
 
-  source -> shuffle (seed, epoch) -> first fit in rows -> batch of rows
+  order (mixture) -> first fit by length -> rows of a batch -> read, lay out
+  `- the same on all processes ------------------------'   only a process' rows
 
-The iterator's state is a small JSON object; restored, it goes on with the very
-next batch, mid-epoch or mid-packing.
+Packing needs lengths alone, so every process knows all rows of a batch and
+reads the documents of its own. The iterator's state is a small JSON object: how
+many documents were drawn, and the rows that are open. Restored, on any number
+of processes, it goes on with the very next batch, mid-epoch or mid-packing.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grain
 import numpy as np
 
 from jspec import errors
-from jspec.data import examples, packing
+from jspec.data import examples, mixture, packing
 
-_COLUMNS = ('tokens', 'is_answer', 'taps')
+# Batches read while the device works; a batch of taps may be large.
+_AHEAD = 2
 
 
 class Documents:
@@ -40,6 +45,9 @@ def training(
   row_len: int,
   num_rows: int,
   seed: int,
+  domains: Sequence[str] | None = None,
+  weights: Mapping[str, float] | None = None,
+  process: tuple[int, int] = (0, 1),
 ) -> grain.DatasetIterator:
   """Streams batches for ever.
 
@@ -47,13 +55,69 @@ def training(
     source: `features.Store` or `Documents`.
     numbers: which documents to use.
     row_len: tokens in a row.
-    num_rows: rows in a batch.
+    num_rows: rows in a batch, over all processes.
     seed: fixes the order of every epoch.
+    domains: of the documents that `numbers` names; needed with weights.
+    weights: of the domains (`mixture.order`).
+    process: index of this process and how many there are; each reads its share
+      of the rows, in their order.
 
   Returns:
-    An iterator over dicts of arrays [num_rows, row_len, ...] named `tokens`,
+    An iterator over dicts of arrays [rows, row_len, ...] named `tokens`,
     `is_answer`, `segments`, `positions` and, from a store, `taps`; with
-    `get_state` and `set_state`.
+    `get_state` and `set_state`. States are the same on all processes.
+  """
+  index, num_processes = process
+  if num_rows % num_processes:
+    raise errors.UserError(
+      f'data.num_rows is {num_rows} but there are {num_processes} processes:'
+      ' make it a multiple'
+    )
+  share = num_rows // num_processes
+  ours = slice(index * share, (index + 1) * share)
+
+  def read(rows):
+    filled = [
+      packing.fill_row([source[number] for number in row], row_len)
+      for row in rows[ours]
+    ]
+    return packing.stack(filled, share)
+
+  planned = plan(
+    source,
+    numbers,
+    row_len=row_len,
+    num_rows=num_rows,
+    seed=seed,
+    domains=domains,
+    weights=weights,
+  )
+  return iter(
+    grain.experimental.ThreadPrefetchIterDataset(
+      planned.map(read), prefetch_buffer_size=_AHEAD
+    )
+  )
+
+
+def plan(
+  source: Any,
+  numbers: Sequence[int],
+  *,
+  row_len: int,
+  num_rows: int,
+  seed: int,
+  domains: Sequence[str] | None = None,
+  weights: Mapping[str, float] | None = None,
+) -> grain.IterDataset:
+  """Which documents lie in the rows of each batch; takes what `training` does.
+
+  Returns:
+    An endless data set; an element is a list of rows, each a list of document
+    numbers.
+
+  Raises:
+    UserError: no document, one that is longer than a row, or weights that do
+      not fit the domains.
   """
   if not numbers:
     raise errors.UserError('no document is left to train on: add answers')
@@ -63,23 +127,14 @@ def training(
       f'a document has {longest} tokens but data.row_len is {row_len}: raise '
       'data.row_len or lower data.max_len'
     )
-  columns = _COLUMNS if hasattr(source, 'settings') else _COLUMNS[:2]
-  documents = (
-    grain.MapDataset.source(_Subset(source, numbers))
-    .seed(seed)
-    .shuffle()
-    .repeat(None)
-    # Two readers keep up; the default buffer would hold 500 documents' taps.
-    .to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8))
+  return _Plan(
+    functools.partial(
+      mixture.Order, numbers, seed=seed, domains=domains, weights=weights
+    ),
+    [len(document) for document in source.documents],
+    row_len,
+    num_rows,
   )
-  packed = grain.experimental.FirstFitPackIterDataset(
-    documents,
-    length_struct=dict.fromkeys(columns, row_len),
-    num_packing_bins=packing.OPEN_ROWS,
-    shuffle_bins=False,
-    meta_features=columns[1:],
-  )
-  return iter(packed.batch(num_rows, drop_remainder=True).map(_rename))
 
 
 def held_out(
@@ -103,25 +158,50 @@ def held_out(
   return batches
 
 
-class _Subset:
-  """Some of a source's documents, in the order given."""
+class _Plan(grain.IterDataset):
+  """The rows of each batch, as lists of document numbers."""
 
-  def __init__(self, source, numbers):
-    self._source = source
-    self._numbers = list(numbers)
+  def __init__(self, make_order, lengths, row_len, num_rows):
+    super().__init__()
+    make_order()  # Refuses what does not fit now, not at the first batch.
+    self.make_order = make_order
+    self.lengths = lengths
+    self.row_len = row_len
+    self.num_rows = num_rows
 
-  def __len__(self):
-    return len(self._numbers)
-
-  def __getitem__(self, index):
-    return self._source[self._numbers[index]]
-
-  def __repr__(self):
-    return f'_Subset({len(self._numbers)} documents)'
+  def __iter__(self):
+    return _PlanIterator(self)
 
 
-def _rename(batch):
-  batch = dict(batch)
-  batch['segments'] = batch.pop('tokens_segment_ids')
-  batch['positions'] = batch.pop('tokens_positions')
-  return batch
+class _PlanIterator(grain.DatasetIterator):
+  """Draws documents until enough rows are full."""
+
+  def __init__(self, plan):
+    super().__init__()
+    self._plan = plan
+    self._order = plan.make_order()
+    self._open = packing.FirstFit(plan.row_len)
+
+  def __next__(self):
+    rows = []
+    while len(rows) < self._plan.num_rows:
+      number = self._order.draw()
+      row = self._open.add(number, self._plan.lengths[number])
+      if row is not None:
+        rows.append(row)
+    return rows
+
+  def get_state(self):
+    return {
+      'drawn': dict(self._order.drawn),
+      'open': [list(row) for row in self._open.rows],
+    }
+
+  def set_state(self, state):
+    if not isinstance(state, dict) or state.keys() != {'drawn', 'open'}:
+      raise errors.UserError(
+        'the checkpoint holds the place in a data stream of another version of'
+        ' jspec: go on with that version, or start anew in another --workdir'
+      )
+    self._order.drawn = dict(state['drawn'])
+    self._open.restore(state['open'], self._plan.lengths)

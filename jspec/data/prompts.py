@@ -24,7 +24,7 @@ def read(
   """Reads all prompts of a source.
 
   Args:
-    spec: what `sources.records` takes: a file or `tfds:NAME[@SPLIT]`.
+    spec: what `sources.located` takes: a file, `tfds:NAME[@SPLIT]`, ...
     split: keep the records whose field `split` has this value; None keeps all.
 
   Raises:
@@ -32,8 +32,7 @@ def read(
   """
   spec = os.fspath(spec)
   found, place_of = [], {}
-  for place, record in sources.located(spec):
-    where = f'{spec} {place}'
+  for _, place, where, record in sources.located(spec):
     prompt = _parse(record, place, where)
     if prompt.id in place_of:
       raise errors.UserError(

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Where records come from: JSON Lines files and TFDS data sets.
+"""Where records come from: files and data sets on disk.
 
-  answers.jsonl.gz      one JSON object a line, gzip by the file's name
-  tfds:NAME[@SPLIT]     `tfds.data_source`, random access, no TensorFlow
+  answers.jsonl.gz        one JSON object a line, gzip by the file's name
+  answers-*.array_record  ArrayRecord files, a JSON object each record
+  tfds:NAME[@SPLIT]       `tfds.data_source`, random access, no TensorFlow
+  arrow:DIR[@SPLIT]       what `save_to_disk` of Hugging Face `datasets` wrote,
+                          or an .arrow file
 
 NAME is what TFDS calls the data set (`name`, `name/config`, `name:1.0.0`),
 SPLIT is `train` unless given. Only what is prepared on disk is read: nothing is
@@ -15,10 +18,11 @@ import gzip
 import json
 import pathlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jspec import errors
+from jspec.data import array_records, arrow, dropping
 
 _TFDS = 'tfds:'
 
@@ -38,27 +42,68 @@ class Prompt:
   domain: str = ''
 
 
+class Entry(NamedTuple):
+  """A record with its place.
+
+  Attributes:
+    number: from 0, over all records of the source, bad ones too.
+    place: in the source: `line 3`, `record 3`.
+    where: the place with the file or data set.
+    record: what is there.
+  """
+
+  number: int
+  place: str
+  where: str
+  record: Mapping[str, Any]
+
+
 def records(spec: str) -> Sequence[Mapping[str, Any]]:
-  """Opens a source: a JSON Lines path or `tfds:NAME[@SPLIT]`."""
-  if spec.startswith(_TFDS):
-    return _Tfds(spec)
+  """Opens a source, or reads it whole if it is a text file."""
+  stored = _stored(spec)
+  if stored is not None:
+    return stored
   return list(read_jsonl(pathlib.Path(spec)))
 
 
-def located(spec: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-  """Yields records with their place in the source: `line 3`, `record 3`."""
-  if spec.startswith(_TFDS):
-    for number, record in enumerate(_Tfds(spec), start=1):
-      yield f'record {number}', record
-  else:
-    for number, record in _numbered_file(pathlib.Path(spec)):
-      yield f'line {number}', record
+def located(
+  spec: str, on_bad: Callable[[errors.UserError], None] = dropping.refuse
+) -> Iterator[Entry]:
+  """Yields the records of a source with their places.
+
+  Args:
+    spec: see the module docstring.
+    on_bad: called for a record that cannot be read; raises, or lets the reading
+      go on behind it.
+
+  Raises:
+    UserError: no such source, or a file of it is damaged or ends too early.
+  """
+  stored = _stored(spec)
+  if stored is None:
+    for number, (line, text) in enumerate(_lines(pathlib.Path(spec))):
+      where = f'{spec} line {line}'
+      try:
+        record = _parse(text, where)
+      except errors.UserError as error:
+        on_bad(error)
+        continue
+      yield Entry(number, f'line {line}', where, record)
+    return
+  for number in range(len(stored)):
+    place = f'record {number + 1}'
+    try:
+      record = stored[number]
+    except errors.UserError as error:
+      on_bad(error)
+      continue
+    yield Entry(number, place, f'{spec} {place}', record)
 
 
 def read_jsonl(path: pathlib.Path) -> Iterator[dict[str, Any]]:
   """Yields the objects of a JSON Lines file; `.gz` is decompressed."""
-  for _, record in _numbered_file(path):
-    yield record
+  for number, text in _lines(path):
+    yield _parse(text, f'{path} line {number}')
 
 
 def parse_jsonl(
@@ -66,42 +111,62 @@ def parse_jsonl(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
   """Yields line numbers and objects; empty lines are skipped."""
   for number, line in enumerate(lines, start=1):
-    if not line.strip():
-      continue
-    try:
-      record = json.loads(line)
-    except json.JSONDecodeError as error:
-      raise errors.UserError(
-        f'{where} line {number} is not JSON ({error.msg}): write one object a'
-        ' line'
-      ) from error
-    if not isinstance(record, dict):
-      raise errors.UserError(
-        f'{where} line {number} is not a JSON object but {record!r:.40}: write'
-        ' one object a line'
-      )
-    yield number, record
+    if line.strip():
+      yield number, _parse(line, f'{where} line {number}')
 
 
-def _numbered_file(path):
+def _parse(line, where):
+  try:
+    record = json.loads(line)
+  except json.JSONDecodeError as error:
+    raise errors.UserError(
+      f'{where} is not JSON ({error.msg}): write one object a line'
+    ) from error
+  if not isinstance(record, dict):
+    raise errors.UserError(
+      f'{where} is not a JSON object but {record!r:.40}: write one object a'
+      ' line'
+    )
+  return record
+
+
+def _lines(path):
+  """Numbers and texts of a file's lines, without empty ones."""
   if not path.is_file():
     raise errors.UserError(
-      f'no data file {path}: give a .jsonl or .jsonl.gz file, or tfds:NAME'
+      f'no data file {path}: give a .jsonl or .jsonl.gz file, .array_record'
+      ' files, arrow:DIR or tfds:NAME'
     )
   opener = gzip.open if path.name.endswith('.gz') else open
+  number = 0
   try:
     with opener(path, 'rt', encoding='utf-8') as lines:
-      yield from parse_jsonl(lines, path)
+      for number, line in enumerate(lines, start=1):
+        if line.strip():
+          yield number, line
   except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
     raise errors.UserError(
-      f'cannot read {path} ({error}): write it again as UTF-8 text'
+      f'cannot read {path} behind line {number} ({error}): write it again as'
+      ' UTF-8 text'
     ) from error
+
+
+def _stored(spec) -> Sequence[Mapping[str, Any]] | None:
+  """Opens a source with random access; None: it is a text file."""
+  if spec.startswith(_TFDS):
+    return _Tfds(spec)
+  if spec.startswith(arrow.PREFIX):
+    return arrow.Arrow(spec)
+  if spec.endswith(array_records.SUFFIX):
+    return array_records.ArrayRecords(spec)
+  return None
 
 
 class _Tfds(Sequence):
   """A prepared TFDS data set; texts are str, arrays are lists."""
 
   def __init__(self, spec: str):
+    self._spec = spec
     name, _, split = spec.removeprefix(_TFDS).partition('@')
     try:
       import tensorflow_datasets as tfds
@@ -129,7 +194,14 @@ class _Tfds(Sequence):
   def __getitem__(self, index: int) -> dict[str, Any]:
     if index >= len(self):  # Iterating a sequence ends by it.
       raise IndexError(index)
-    record = _plain(self._source[index])
+    try:
+      record = _plain(self._source[index])
+    # The readers of its files raise many built-in errors.
+    except Exception as error:
+      raise errors.UserError(
+        f'{self._spec} record {index + 1} cannot be read ({error}): prepare the'
+        ' data set again'
+      ) from error
     messages = record.get('messages')
     if isinstance(messages, dict):
       # TFDS turns a list of objects into an object of lists.

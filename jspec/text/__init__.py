@@ -2,6 +2,7 @@
 """Text to tokens and back: templates, tokenizers, and answers as they come.
 
   chat.ChatTemplate.render     messages, tools -> prompt
+  answer_masks.documents       messages -> ids, and which the model wrote
   incremental.Detokenizer      ids   -> text that is final
   stops.Stops                  text  -> text before the first stop string
   delivery.Delivery            both: text, token strings and what usage counts

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Chat templates: messages to the text a model was tuned on, and answer masks.
+"""Chat templates: messages to the text a model was tuned on.
 
 Templates come with models, so they are untrusted code: they render in jinja2's
 immutable sandbox, with the settings and helpers that Hugging Face gives them.
-Server and training data share this file, so a mask and a prompt never differ.
+Server and training data share this file; `answer_masks` finds the answers in
+what it renders, so a mask and a prompt never differ.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +42,9 @@ _FAILURES = (
   RecursionError,
 )
 _OURS = ('messages', 'tools', 'add_generation_prompt', 'bos_token', 'eos_token')
-_CUT = '\ufdd0'  # A noncharacter: no text holds it, nothing strips it.
+# Noncharacters: no text holds them, nothing strips them.
+_CUT = '\ufdd0'
+_OPEN, _CLOSE = '\ufdd1', '\ufdd2'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +57,24 @@ class ChatTemplate:
 
   @functools.cached_property
   def _compiled(self) -> jinja2.Template:
+    return self._compile('', '')
+
+  @functools.cached_property
+  def _marked(self) -> jinja2.Template:
+    return self._compile(_OPEN, _CLOSE)
+
+  @property
+  def has_marks(self) -> bool:
+    """Whether the template puts `{% generation %}` around answers."""
+    return self._compiled.environment.has_marks
+
+  def _compile(self, mark_open, mark_close):
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
       trim_blocks=True,
       lstrip_blocks=True,
       extensions=['jinja2.ext.loopcontrols', _GenerationMarks],
     )
+    environment.extend(marks=(mark_open, mark_close), has_marks=False)
     environment.filters['tojson'] = _tojson
     environment.globals['raise_exception'] = _raise_exception
     environment.globals['strftime_now'] = _strftime_now
@@ -89,20 +106,7 @@ class ChatTemplate:
       errors.UserError: malformed messages, the template refuses them or has no
         place for tools, or variables that are not the caller's to set.
     """
-    variables = variables or {}
-    taken = [name for name in variables if name in _OURS]
-    if taken:
-      raise errors.UserError(
-        f'the template variable {taken[0]} has its own place in the request;'
-        ' give it there'
-      )
-    given = {
-      **variables,
-      'messages': self._messages(messages),
-      'add_generation_prompt': add_generation_prompt,
-      'bos_token': self.bos_token or '',
-      'eos_token': self.eos_token or '',
-    }
+    given = self._given(messages, add_generation_prompt, variables)
     text = self._render({**given, 'tools': list(tools) if tools else None})
     if tools and text == self._render({**given, 'tools': None}):
       raise errors.UserError(
@@ -110,6 +114,50 @@ class ChatTemplate:
         ' taught to call them, or describe them in a message'
       )
     return text
+
+  def marked(
+    self,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
+  ) -> list[tuple[int, int]]:
+    """Returns where the marks of answers lie in a conversation's text.
+
+    Args:
+      messages: as for `render`; no generation prompt follows.
+      tools: of `render`.
+      variables: of `render`.
+
+    Returns:
+      First and last index, the latter exclusive, of each piece between
+      `{% generation %}` and `{% endgeneration %}`, in order.
+
+    Raises:
+      errors.UserError: of `render`; marks within marks or without an end, or
+        marks that change the text.
+    """
+    given = self._given(messages, False, variables)
+    given['tools'] = list(tools) if tools else None
+    text = self._render(given, self._marked)
+    spans, plain, begin = [], '', None
+    for piece in re.split(f'([{_OPEN}{_CLOSE}])', text):
+      if piece not in (_OPEN, _CLOSE):
+        plain += piece
+      elif (piece == _OPEN) == (begin is None):
+        if begin is not None:
+          spans.append((begin, len(plain)))
+        begin = len(plain) if piece == _OPEN else None
+      else:
+        begin = -1
+        break
+    if begin is not None or plain != self._render(given):
+      raise errors.UserError(
+        'the chat template has {% generation %} within another one, within a'
+        ' value that it changes afterwards, or without its end; put the marks'
+        ' directly around what the assistant writes'
+      )
+    return spans
 
   def continued(self, messages: Sequence[Message], **options: Any) -> str:
     """Returns the text of a conversation that ends within its last message.
@@ -161,9 +209,26 @@ class ChatTemplate:
     is_harmony = harmony.SIGN in self.source
     return harmony_messages.for_template(found) if is_harmony else found
 
-  def _render(self, given):
+  def _given(self, messages, add_generation_prompt, variables):
+    """What a template may look at; `tools` comes later."""
+    variables = variables or {}
+    taken = [name for name in variables if name in _OURS]
+    if taken:
+      raise errors.UserError(
+        f'the template variable {taken[0]} has its own place in the request;'
+        ' give it there'
+      )
+    return {
+      **variables,
+      'messages': self._messages(messages),
+      'add_generation_prompt': add_generation_prompt,
+      'bos_token': self.bos_token or '',
+      'eos_token': self.eos_token or '',
+    }
+
+  def _render(self, given, compiled=None):
     try:
-      return self._compiled.render(given)
+      return (compiled or self._compiled).render(given)
     except _FAILURES as error:
       raise errors.UserError(
         f'the chat template refused the messages: {error}'
@@ -171,18 +236,24 @@ class ChatTemplate:
 
 
 class _GenerationMarks(jinja2.ext.Extension):
-  """Reads over `{% generation %}`, which some templates put around answers.
+  """Reads `{% generation %}`, which some templates put around answers.
 
-  What lies between the marks stays. They are not needed to find an answer, and
-  with marks in the wrong place a mask would be wrong in silence.
+  What lies between the marks stays; the environment's `marks` are written
+  around it.
   """
 
   tags = frozenset({'generation'})
 
   def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-    """Returns what the marks enclose."""
-    next(parser.stream)
-    return parser.parse_statements(('name:endgeneration',), drop_needle=True)
+    """Returns what the marks enclose, and the marks."""
+    line = next(parser.stream).lineno
+    body = parser.parse_statements(('name:endgeneration',), drop_needle=True)
+    self.environment.has_marks = True
+    before, after = (
+      jinja2.nodes.Output([jinja2.nodes.TemplateData(mark)], lineno=line)
+      for mark in self.environment.marks
+    )
+    return [before, *body, after]
 
 
 def from_hf_folder(path: str | pathlib.Path) -> ChatTemplate | None:
@@ -224,66 +295,6 @@ def fingerprint(template: ChatTemplate | None) -> str:
   if template is None:
     return ''
   return hashlib.sha256(template.source.encode()).hexdigest()[:16]
-
-
-def answer_mask(
-  tokenizer: tokenizer_lib.Tokenizer,
-  template: ChatTemplate,
-  messages: Sequence[Message],
-) -> tuple[list[int], list[bool]]:
-  r"""Returns the ids of a conversation and which of them the model wrote.
-
-  An answer reaches from behind the generation prompt to the last end token of
-  its turn, included, because the model must learn to write it:
-
-    <|im_start|>assistant \n  It rains . <|im_end|> \n
-    False        False   False True True True True    False
-
-  Found by prefix difference: the rendering up to an answer must be a prefix of
-  the rendering with it, in text and in ids. A template that rewrites history
-  (drops old thinking, say) breaks that.
-
-  Raises:
-    errors.UserError: no answer in the messages, or the prefix rule fails.
-  """
-  messages_lib.check(messages)
-  ids = tokenizer.encode(template.render(messages, add_generation_prompt=False))
-  mask = [False] * len(ids)
-  turns = [i for i, m in enumerate(messages) if m['role'] == 'assistant']
-  if not turns:
-    raise errors.UserError(
-      'the messages hold no assistant turn, so no token would be trained on; '
-      'add an answer'
-    )
-  for turn in turns:
-    before = template.render(messages[:turn], add_generation_prompt=True)
-    after = template.render(messages[: turn + 1], add_generation_prompt=False)
-    start = _prefix_len(tokenizer, before, ids, turn)
-    stop = _prefix_len(tokenizer, after, ids, turn)
-    if stop <= start:
-      raise errors.UserError(
-        f'message {turn}: the answer renders to no token; drop the message'
-      )
-    # Behind the end of the turn a template often writes a separator that the
-    # model never has to predict.
-    ends = [i for i in range(start, stop) if ids[i] in tokenizer.eos_ids]
-    stop = ends[-1] + 1 if ends else stop
-    mask[start:stop] = [True] * (stop - start)
-  return ids, mask
-
-
-def _prefix_len(
-  tokenizer: tokenizer_lib.Tokenizer, text: str, ids: list[int], turn: int
-) -> int:
-  """Number of ids of a rendering that must be a prefix of the whole."""
-  prefix = tokenizer.encode(text)
-  if ids[: len(prefix)] != prefix:
-    raise errors.UserError(
-      f'message {turn}: the chat template does not render it as a prefix of the'
-      ' whole conversation, so its answer tokens are ambiguous; split the'
-      ' conversation so that this answer is the last message'
-    )
-  return len(prefix)
 
 
 def _tojson(value: Any, **options: Any) -> str:

@@ -51,6 +51,10 @@ def training(
 
   config.data = ml_collections.ConfigDict()
   config.data.answers = 'answers.jsonl.gz'
+  config.data.sources = None
+  config.data.weights = None
+  config.data.chat_template_kwargs = None
+  config.data.max_bad_records = 0
   config.data.mode = 'online' if arg.online else 'store'
   config.data.store = 'runs/taps_smoke' if arg.smoke else 'runs/taps'
   config.data.store_taps = None

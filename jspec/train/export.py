@@ -3,7 +3,7 @@
 
 import pathlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jspec import provenance
@@ -16,6 +16,7 @@ def save(
   folder: pathlib.Path,
   loaded: Any,
   step: int,
+  variables: Mapping[str, Any],
 ) -> pathlib.Path:
   """Saves the drafter by `write`, replacing an older export.
 
@@ -25,6 +26,7 @@ def save(
     folder: the export; appears when it is whole.
     loaded: the target, whose name and fingerprint go with the drafter.
     step: of the checkpoint.
+    variables: what the chat template of the training data was rendered with.
   """
   partial = folder.with_name(folder.name + '.partial')
   if partial.exists():
@@ -37,7 +39,12 @@ def save(
     target_fingerprint=loaded.fingerprint,
     template=chat.fingerprint(loaded.template),
   )
-  provenance.write(partial / 'provenance.json', step=step, target=loaded.name)
+  provenance.write(
+    partial / 'provenance.json',
+    step=step,
+    target=loaded.name,
+    chat_template_kwargs=dict(variables),
+  )
   if folder.exists():
     shutil.rmtree(folder)
   partial.rename(folder)

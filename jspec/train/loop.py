@@ -108,7 +108,7 @@ def _run(
   # --- data ---------------------------------------------------------------
   found = prepare.documents(config, loaded, on_message)
   train_numbers, held_numbers = prepare.split(
-    found, config.eval.held_out, config.data.domains
+    found, config.eval.held_out, config.data.domains, config.data.weights
   )
   ours = workdir.check(folder, config, loaded, found)
 
@@ -134,7 +134,14 @@ def _run(
     judge = step.judge_of(graphdef) if needs_judge else None
   target = mesh.replicate(target, devices)
   shape = {'row_len': config.data.row_len, 'num_rows': config.data.num_rows}
-  batches = pipeline.training(source, train_numbers, seed=config.seed, **shape)
+  batches = pipeline.training(
+    source,
+    train_numbers,
+    seed=config.seed,
+    domains=[found[n].domain for n in train_numbers],
+    weights=config.data.weights,
+    **shape,
+  )
   held_batches = pipeline.held_out(
     source, held_numbers, max_batches=config.eval.max_batches, **shape
   )
@@ -289,7 +296,14 @@ def _run(
   best = checkpoints.best_step()
   best_state = checkpoints.restore(best, state).state
   best_drafter = parts.merge(best_state.result, frozen)
-  out = export.save(write_export, best_drafter, folder / 'export', loaded, best)
+  out = export.save(
+    write_export,
+    best_drafter,
+    folder / 'export',
+    loaded,
+    best,
+    config.data.chat_template_kwargs or {},
+  )
   score = checkpoints.metrics(best)[settings.BEST]
   on_message(
     f'train: step {best} is best, {settings.BEST} {score:.3f}, saved in {out}'

@@ -44,7 +44,9 @@ def run(
     loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
     return
   found = prepare.documents(config, loaded)
-  train, _ = prepare.split(found, config.eval.held_out, config.data.domains)
+  train, _ = prepare.split(
+    found, config.eval.held_out, config.data.domains, config.data.weights
+  )
   drafter = prepare.drafter(config, loaded, [found[n] for n in train])
   layers = step.captured(drafter, loaded.model.num_layers)
   prepare.store(config, loaded, found, layers)

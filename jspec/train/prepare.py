@@ -2,15 +2,15 @@
 """Before the first step: documents, split, drafter and the store of taps."""
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jspec import errors
-from jspec.data import examples, features, sources
+from jspec.data import dropping, examples, features, mixture, sources
 from jspec.drafters import vocab
-from jspec.text import chat
 from jspec.train import build, capture, initial, settings
 
 
@@ -19,39 +19,73 @@ def documents(
   loaded: Any,
   on_message: Callable[[str], None] = print,
 ) -> list[examples.Document]:
-  """Reads the training answers and says what was left out."""
+  """Reads the training answers and says what was left out.
+
+  Args:
+    config: of the run.
+    loaded: the target, or what `opening.open_target` knows of it.
+    on_message: takes what a person should read.
+
+  Raises:
+    UserError: a source cannot be read, holds no document, or holds more bad
+      records than `data.max_bad_records`.
+  """
   render = None
   if loaded.template is not None:
     render = functools.partial(
-      chat.answer_mask, loaded.tokenizer, loaded.template
+      examples.render,
+      loaded.tokenizer,
+      loaded.template,
+      config.data.chat_template_kwargs or {},
     )
-  records = sources.records(config.data.answers)
-  found = examples.Examples(
-    records,
-    max_len=config.data.max_len,
-    vocab_size=loaded.model.vocab_size,
-    render=render,
-  )
-  kept = []
-  for document in found:
-    kept.append(document)
-    if len(kept) == config.data.max_documents:
-      break
-  counts = ', '.join(f'{n} {reason}' for reason, n in found.counts.items())
-  on_message(f'data: {config.data.answers}: {counts}')
-  if not kept:
-    raise errors.UserError(
-      f'{config.data.answers} holds no document to train on ({counts})'
+  vocab_size = getattr(loaded, 'model', loaded).config.vocab_size
+  found, dropped = [], dropping.Dropped(config.data.max_bad_records)
+  for domain, spec in config.data.all_sources:
+    num_bad = dropped.num
+    read = examples.Examples(
+      sources.located(spec, dropped),
+      max_len=config.data.max_len,
+      vocab_size=vocab_size,
+      render=render,
+      domain=domain,
+      on_bad=dropped,
     )
-  return kept
+    limit = config.data.max_documents or None
+    some = list(itertools.islice(read, limit))
+    counts = [f'{num} {reason}' for reason, num in read.counts.items()]
+    if dropped.num > num_bad:
+      counts.append(f'{dropped.num - num_bad} bad')
+    said = ', '.join(counts)
+    on_message(f'data: {spec}: {said}')
+    if not some:
+      raise errors.UserError(f'{spec} holds no document to train on ({said})')
+    found += some
+  if dropped.num:
+    on_message(
+      f'data: {dropped.num} bad records were dropped, the first: '
+      f'{dropped.first}'
+    )
+  return found
 
 
 def split(
   found: Sequence[examples.Document],
   held_out: float,
   domains: Sequence[str] | None = None,
+  weights: Mapping[str, float] | None = None,
 ) -> tuple[list[int], list[int]]:
-  """Numbers of the training and of the held-out documents of some domains."""
+  """Numbers of the training and of the held-out documents.
+
+  Args:
+    found: all documents.
+    held_out: share that is not trained on.
+    domains: only documents of these; None takes all.
+    weights: of the domains; one of weight 0 is neither trained on nor held out.
+
+  Raises:
+    UserError: a domain that is not there, weights that do not fit the domains,
+      or nothing on one of the two sides.
+  """
   missing = set(domains or ()) - {document.domain for document in found}
   if missing:
     there = sorted({document.domain for document in found})
@@ -59,11 +93,15 @@ def split(
       f'data.domains names `{min(missing)}`, of which there is no document;'
       f' there are {there}'
     )
+  if weights:
+    there = {document.domain for document in found}
+    there &= set(domains or there)
+    domains = mixture.drawn_domains(there, weights)
   train, held = [], []
   for number, document in enumerate(found):
     if domains is not None and document.domain not in domains:
       continue
-    is_held = examples.is_held_out(document.id, held_out)
+    is_held = examples.is_held_out(document.group or document.id, held_out)
     (held if is_held else train).append(number)
   if not train or not held:
     raise errors.UserError(
@@ -143,7 +181,7 @@ def store(
   if opened.settings.documents != wanted.documents:
     raise errors.UserError(
       f'{config.data.store} holds the taps of other documents than '
-      f'{config.data.answers}: use another data.store'
+      f'{config.data.named}: use another data.store'
     )
   if opened.settings.dtype != wanted.dtype:
     raise errors.UserError(

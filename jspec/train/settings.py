@@ -38,7 +38,14 @@ class DataConfig:
   """What to train on and how it is packed.
 
   Attributes:
-    answers: JSON Lines file or tfds:NAME[@SPLIT] with what the target wrote.
+    answers: what the target wrote: a source as `data.sources` reads it; '' if
+      there are `sources`.
+    sources: several sources by name; its name is the domain of a source.
+    weights: how often a document of each domain is drawn, relative to the other
+      domains; None draws every document equally often. 0 leaves a domain out.
+    chat_template_kwargs: what the chat template is rendered with, such as
+      `enable_thinking`; a record's own go before them.
+    max_bad_records: so many unreadable or unusable records are dropped.
     mode: 'store' reads captured taps, 'online' runs the target in the step.
     store: folder of the captured taps ('store' mode).
     store_taps: target layers to capture; None captures what this drafter wants.
@@ -46,13 +53,17 @@ class DataConfig:
     store_dtype: how captured taps are stored: float32, bfloat16 or int8.
     domains: train only on documents of these domains (the `domain` of an
       answer); None takes all. The store holds all, whatever is trained on.
-    max_documents: use only the first ones; 0 uses all.
+    max_documents: use only the first ones of a source; 0 uses all.
     max_len: longer documents are cut to it.
     row_len: tokens in a packed row.
     num_rows: rows in a batch.
   """
 
-  answers: str
+  answers: str = ''
+  sources: dict[str, str] | None = None
+  weights: dict[str, float] | None = None
+  chat_template_kwargs: dict[str, Any] | None = None
+  max_bad_records: int = 0
   mode: str = 'store'
   store: str = ''
   store_taps: tuple[int, ...] | None = None
@@ -62,6 +73,39 @@ class DataConfig:
   max_len: int = 512
   row_len: int = 512
   num_rows: int = 4
+
+  @property
+  def all_sources(self) -> list[tuple[str, str]]:
+    """Domain and source; the domain of `answers` is '', what records say."""
+    return list((self.sources or {'': self.answers}).items())
+
+  @property
+  def named(self) -> str:
+    """The sources, for messages."""
+    return ', '.join(spec for _, spec in self.all_sources)
+
+  def check(self) -> None:
+    """Refuses values that fit no run."""
+    if bool(self.answers) == bool(self.sources):
+      raise errors.UserError(
+        'data.answers and data.sources: give exactly one of them, the other as'
+        " '' or none"
+      )
+    if '' in (self.sources or {}) or '' in (self.sources or {}).values():
+      raise errors.UserError(
+        'data.sources: every source needs a name and a file, as in math=a.jsonl'
+      )
+    if self.max_bad_records < 0:
+      raise errors.UserError(
+        f'data.max_bad_records is {self.max_bad_records}: 0 drops none'
+      )
+    values = list((self.weights or {}).values())
+    if any(not 0 <= x < float('inf') for x in values) or (
+      values and not any(values)
+    ):
+      raise errors.UserError(
+        f'data.weights are {values}: give numbers from 0, one above it'
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,6 +159,7 @@ class TrainConfig:
   print_every: int = 10
 
   def __post_init__(self):
+    self.data.check()
     if self.data.mode not in MODES:
       raise errors.UserError(
         f'data.mode is {self.data.mode}: choose one of {MODES}'

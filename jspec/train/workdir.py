@@ -117,7 +117,7 @@ def _key_defaults():
   plain = settings.TrainConfig(
     target='',
     drafter=settings.DrafterConfig(build=''),
-    data=settings.DataConfig(answers='', mode='online'),
+    data=settings.DataConfig(answers='any', mode='online'),
   )
   values = json.loads(json.dumps({'config': dataclasses.asdict(plain)}))
   required = {'target', 'drafter.build', 'data.answers', 'data.mode'}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jspec import errors
-from jspec.data import examples, sources
+from jspec.data import dropping, examples, sources
 
 RECORDS = [
   {'id': 'a', 'ids': [1, 2, 3, 4], 'prompt_len': 2},
@@ -20,7 +20,11 @@ RECORDS = [
 
 def read(records, **changes):
   settings = dict(max_len=6, vocab_size=64) | changes
-  found = examples.Examples(records, **settings)
+  entries = [
+    sources.Entry(n, f'line {n + 1}', f'a.jsonl line {n + 1}', record)
+    for n, record in enumerate(records)
+  ]
+  found = examples.Examples(entries, **settings)
   return list(found), found.counts
 
 
@@ -33,9 +37,42 @@ def test_reasons_are_counted():
 
 
 def test_messages_go_through_the_template():
-  render = lambda messages: ([5, 6, 7], [False, True, True])  # noqa: E731
+  render = lambda record: [([5, 6, 7], [False, True, True])]  # noqa: E731
   found, _ = read([{'id': 'm', 'messages': []}], render=render)
   assert found[0].tokens.tolist() == [5, 6, 7]
+  assert (found[0].id, found[0].group) == ('m', '')
+
+
+def test_conversation_of_several_documents_is_held_out_as_one():
+  text = ([5, 6, 7], [False, True, True])
+  found, counts = read(
+    [{'id': 'm', 'messages': []}], render=lambda record: [text, text]
+  )
+  assert [document.id for document in found] == ['m~1', 'm~2']
+  assert {document.group for document in found} == {'m'}
+  assert counts == {'kept': 2, 'split': 1}
+
+
+def test_source_with_a_name_is_a_domain():
+  found, _ = read([RECORDS[0] | {'domain': 'x'}], domain='math')
+  assert (found[0].id, found[0].domain) == ('math/a', 'math')
+  found, _ = read([RECORDS[0] | {'domain': 'x'}])
+  assert (found[0].id, found[0].domain) == ('a', 'x')
+
+
+def test_bad_records_are_named_counted_and_limited():
+  bad = {'id': 'z', 'ids': [99], 'prompt_len': 0}
+  records = [RECORDS[0], bad, RECORDS[2], bad]
+  with pytest.raises(errors.UserError, match='^a.jsonl line 2: .*token 99'):
+    read(records)
+  dropped = dropping.Dropped(2)
+  found, counts = read(records, on_bad=dropped)
+  assert [document.id for document in found] == ['a', 'c']
+  assert dropped.num == 2 and 'line 2' in str(dropped.first)
+  assert counts == {'kept': 2, 'cut': 1}
+  said = r'line 4.*bad record 2, .*allows 1; the first was a.jsonl line 2'
+  with pytest.raises(errors.UserError, match=said):
+    read(records, on_bad=dropping.Dropped(1))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +124,7 @@ def test_broken_files_are_refused(tmp_path):
     sources.records(str(tmp_path / 'a.jsonl'))
   data = gzip.compress(b'{"id": 1}\n' * 100)
   (tmp_path / 'b.jsonl.gz').write_bytes(data[: len(data) // 2])
-  with pytest.raises(errors.UserError, match='cannot read'):
+  with pytest.raises(errors.UserError, match=r'b.jsonl.gz behind line \d'):
     sources.records(str(tmp_path / 'b.jsonl.gz'))
   with pytest.raises(errors.UserError, match='no data file'):
     sources.records(str(tmp_path / 'c.jsonl'))

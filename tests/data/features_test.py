@@ -133,6 +133,21 @@ def test_damage_is_found(tmp_path):
     features._decode(bytes(record), 'record')
 
 
+def test_damaged_record_is_named_with_its_shard(tmp_path):
+  fill(tmp_path)
+  path = tmp_path / 'taps-00001.array_record'
+  content = bytearray(path.read_bytes())
+  content[content.index(b'TAPS') + 60] ^= 1  # In the shard's first record.
+  path.write_bytes(content)
+  store = open_store(tmp_path)
+  number = store.settings.shard_len
+  with pytest.raises(
+    errors.UserError, match='taps-00001.array_record record 1 is damaged'
+  ):
+    store[number]
+  assert len(store[number - 1]['tokens']) == LENGTHS[number - 1]
+
+
 @pytest.mark.parametrize('left', [0, 100])
 def test_shard_is_missing_again_when_deleted(tmp_path, left):
   fill(tmp_path)

@@ -22,9 +22,14 @@ def source(count=40):
   )
 
 
-def stream(seed=0, numbers=range(40)):
+def stream(seed=0, numbers=range(40), num_rows=2, **changes):
   return pipeline.training(
-    source(), list(numbers), row_len=16, num_rows=2, seed=seed
+    source(),
+    list(numbers),
+    row_len=16,
+    num_rows=num_rows,
+    seed=seed,
+    **changes,
   )
 
 
@@ -49,6 +54,91 @@ def test_resume_is_exact_mid_epoch(stop):
   resumed = stream()
   resumed.set_state(state)
   assert equal(take(resumed, 40 - stop), whole[stop:])
+
+
+@pytest.mark.parametrize('before, after', [(1, 2), (2, 4), (4, 1)])
+def test_resume_is_exact_on_another_number_of_processes(before, after):
+  weights = {
+    'domains': ['a' if n % 3 else 'b' for n in range(40)],
+    'weights': {'a': 1.0, 'b': 2.0},
+  }
+  whole = take(stream(num_rows=4, **weights), 30)
+
+  def streams(num):
+    return [stream(num_rows=4, process=(i, num), **weights) for i in range(num)]
+
+  def together(parts):
+    found = [next(part) for part in parts]
+    return {
+      name: np.concatenate([batch[name] for batch in found])
+      for name in found[0]
+    }
+
+  first = streams(before)
+  assert equal([together(first) for _ in range(13)], whole[:13])
+  states = [json.dumps(part.get_state()) for part in first]
+  assert len(set(states)) == 1
+  second = streams(after)
+  for part in second:
+    part.set_state(json.loads(states[0]))
+  assert equal([together(second) for _ in range(17)], whole[13:])
+
+
+def test_a_process_reads_its_own_rows_alone():
+  reads = []
+
+  class Counted(pipeline.Documents):
+    def __getitem__(self, number):
+      reads.append(number)
+      return super().__getitem__(number)
+
+  batches = pipeline.training(
+    Counted(source().documents),
+    list(range(40)),
+    row_len=16,
+    num_rows=4,
+    seed=0,
+    process=(1, 4),
+  )
+  tokens = np.concatenate([b['tokens'] for b in take(batches, 5)])
+  shown = {int(n) for n in np.unique(tokens)} - {0}
+  # What is read ahead may be more.
+  assert shown <= {n + 1 for n in reads} and len(reads) < 40
+
+
+@pytest.mark.parametrize(
+  'changes, said',
+  [
+    ({'process': (0, 3)}, '3 processes'),
+    ({'weights': {'a': 1.0}, 'domains': ['a', 'b'] * 20}, 'no `b`'),
+    (
+      {'weights': {'a': 1.0, 'c': 1.0}, 'domains': ['a'] * 40},
+      'names `c`',
+    ),
+  ],
+)
+def test_mixture_or_processes_that_do_not_fit(changes, said):
+  with pytest.raises(errors.UserError, match=said):
+    stream(**changes)
+
+
+def test_state_of_another_version_is_refused():
+  with pytest.raises(errors.UserError, match='another version'):
+    batches = stream()
+    batches.set_state({'parent': {'next_index': 3}})
+    next(batches)
+
+
+def test_what_reading_raises_comes_out_of_the_stream():
+  class Damaged(pipeline.Documents):
+    def __getitem__(self, number):
+      raise errors.UserError(f'record {number} is damaged')
+
+  batches = pipeline.training(
+    Damaged(source().documents), [1, 2], row_len=16, num_rows=2, seed=0
+  )
+  with pytest.raises(errors.UserError, match='is damaged'):
+    next(batches)
 
 
 def test_epochs_differ_and_seeds_differ():

@@ -114,18 +114,18 @@ def test_prompts_are_read_by_the_reader_of_files():
 def test_answers_become_documents():
   settings = dict(max_len=8, vocab_size=64)
   found = list(
-    examples.Examples(sources.records('tfds:tiny_answers'), **settings)
+    examples.Examples(sources.located('tfds:tiny_answers'), **settings)
   )
   assert [document.id for document in found] == ['a#1', 'b#1']
   assert found[0].tokens.tolist() == ANSWERS[0]['ids']
   assert found[0].is_answer.tolist() == [False, False, True, True]
   seen = []
 
-  def render(messages):
-    seen.append(messages)
-    return [1, 3, 2], [False, True, True]
+  def render(record):
+    seen.append(record['messages'])
+    return [([1, 3, 2], [False, True, True])]
 
-  talks = sources.records('tfds:tiny_talks')
+  talks = sources.located('tfds:tiny_talks')
   (document,) = examples.Examples(talks, render=render, **settings)
   assert document.tokens.tolist() == [1, 3, 2]
   assert seen == [TALKS[0]['messages']]

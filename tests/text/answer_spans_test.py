@@ -10,7 +10,7 @@ import itertools
 import pytest
 
 from jspec import errors
-from jspec.text import chat
+from jspec.text import answer_masks, chat
 from tests.text import chat_test
 
 CHATML = chat_test.CHATML
@@ -34,7 +34,9 @@ tok = chat_test.tok  # The fixture.
 
 def spans(tok, template, messages):
   """The masked text, run by run, and all ids."""
-  ids, mask = chat.answer_mask(tok, chat.ChatTemplate(template), messages)
+  ids, mask = answer_masks.answer_mask(
+    tok, chat.ChatTemplate(template), messages
+  )
   runs = [
     tok.decode([i for i, _ in group], skip_special=False)
     for is_answer, group in itertools.groupby(
@@ -64,7 +66,7 @@ def test_answers_and_their_ends_are_masked_with_marks_or_without(tok, template):
 def test_nothing_but_instructions_is_refused(tok, template):
   messages = [{'role': 'system', 'content': 'he'}]
   with pytest.raises(errors.UserError, match='no assistant turn'):
-    chat.answer_mask(tok, chat.ChatTemplate(template), messages)
+    answer_masks.answer_mask(tok, chat.ChatTemplate(template), messages)
 
 
 def test_marks_that_do_not_end_are_refused():
@@ -94,7 +96,7 @@ def test_thinking_tools_and_repeated_sentences_stay_in_their_turns(tok):
 def test_thinking_that_the_template_drops_is_refused_and_not_shifted(tok):
   template = chat.ChatTemplate(STRIPS)
   with pytest.raises(errors.UserError, match='message 1: .*ambiguous'):
-    chat.answer_mask(tok, template, THINKING)
+    answer_masks.answer_mask(tok, template, THINKING)
   # One answer a document, as the message says, is exact.
   runs, ids = spans(tok, STRIPS, THINKING[:2])
   assert runs == ['<think>he</think>ll<|im_end|>']

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from jspec import errors
-from jspec.text import chat, tokenizer
+from jspec.text import answer_masks, chat, tokenizer
 from tests.text import tokenizer_test, vocabularies
 
 CHATML = (
@@ -73,7 +73,7 @@ def test_template_that_fails_or_escapes_is_refused(source, named):
 
 def test_mask_covers_answers_and_their_end(tok):
   messages = talk('hello', 'he he', 'he he', 'll')
-  ids, mask = chat.answer_mask(tok, chat.ChatTemplate(CHATML), messages)
+  ids, mask = answer_masks.answer_mask(tok, chat.ChatTemplate(CHATML), messages)
   written = [i for i, m in zip(ids, mask, strict=True) if m]
   want = tok.encode('he he<|im_end|>ll<|im_end|>')
   assert written == want
@@ -89,7 +89,7 @@ def test_mask_starts_behind_a_prefilled_thought(tok):
     "{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>' }}"
   )
   messages = talk('he', '<think>ll')
-  ids, mask = chat.answer_mask(tok, chat.ChatTemplate(source), messages)
+  ids, mask = answer_masks.answer_mask(tok, chat.ChatTemplate(source), messages)
   written = [i for i, m in zip(ids, mask, strict=True) if m]
   assert written == tok.encode('ll<|im_end|>')
 
@@ -99,9 +99,9 @@ def test_template_that_rewrites_history_is_refused(tok):
     "m['content']", "(m['content'] if loop.last else m['content'][-2:])"
   )
   template = chat.ChatTemplate(source)
-  chat.answer_mask(tok, template, talk('he', 'hello'))
+  answer_masks.answer_mask(tok, template, talk('he', 'hello'))
   with pytest.raises(errors.UserError, match='message 1.*ambiguous'):
-    chat.answer_mask(tok, template, talk('he', 'hello', 'he', 'll'))
+    answer_masks.answer_mask(tok, template, talk('he', 'hello', 'he', 'll'))
 
 
 @pytest.mark.parametrize('messages', [talk('he'), talk('he', '')])
@@ -109,11 +109,11 @@ def test_conversation_without_an_answer_token(tok, messages):
   template = chat.ChatTemplate(CHATML)
   if len(messages) == 2:
     # An empty answer still has its end to learn.
-    ids, mask = chat.answer_mask(tok, template, messages)
+    ids, mask = answer_masks.answer_mask(tok, template, messages)
     assert sum(mask) == 1
     return
   with pytest.raises(errors.UserError, match='no assistant turn'):
-    chat.answer_mask(tok, template, messages)
+    answer_masks.answer_mask(tok, template, messages)
 
 
 def test_folder_template_comes_from_either_file(tmp_path):
@@ -231,7 +231,7 @@ def test_mask_covers_calls_of_tools(tok):
   )
   called = json.loads(json.dumps(CALLED))
   called[1]['tool_calls'][0]['function']['arguments'] = {'s': 'hello'}
-  ids, mask = chat.answer_mask(tok, chat.ChatTemplate(source), called)
+  ids, mask = answer_masks.answer_mask(tok, chat.ChatTemplate(source), called)
   written = [i for i, m in zip(ids, mask, strict=True) if m]
   assert tok.decode(written, skip_special=False) == 'hello<|im_end|>'
 
