@@ -65,7 +65,8 @@ def training(
   Returns:
     An iterator over dicts of arrays [rows, row_len, ...] named `tokens`,
     `is_answer`, `segments`, `positions` and, from a store, `taps`; with
-    `get_state` and `set_state`. States are the same on all processes.
+    `get_state` and `set_state`, and `close`, which ends its thread. States are
+    the same on all processes.
   """
   index, num_processes = process
   if num_rows % num_processes:

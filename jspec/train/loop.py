@@ -142,6 +142,7 @@ def _run(
     weights=config.data.weights,
     **shape,
   )
+  cleanup.callback(batches.close)  # Its thread reads ahead.
   held_batches = pipeline.held_out(
     source, held_numbers, max_batches=config.eval.max_batches, **shape
   )

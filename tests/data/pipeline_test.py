@@ -2,6 +2,7 @@
 """The stream goes on, after any batch, with the very next one."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -139,6 +140,15 @@ def test_what_reading_raises_comes_out_of_the_stream():
   )
   with pytest.raises(errors.UserError, match='is damaged'):
     next(batches)
+
+
+def test_closing_ends_the_thread_that_reads_ahead():
+  before = threading.active_count()
+  batches = stream()
+  next(batches)
+  assert threading.active_count() > before
+  batches.close()
+  assert threading.active_count() == before
 
 
 def test_epochs_differ_and_seeds_differ():
