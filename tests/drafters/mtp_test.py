@@ -122,20 +122,17 @@ def test_first_embedding_is_zeroed_where_the_config_says(target):
     np.testing.assert_array_equal(moved[0], np.array(want, bool))
 
 
+_REDUCED = {
+  'draft_token_ids': small_mtp.DRAFT_IDS,
+  **small_mtp.OTHER_WAY,
+  **small_mtp.EXPERTS,
+  'sigmoid_router': False,
+}
+
+
 @pytest.mark.parametrize(
   'changes',
-  [
-    {},
-    pytest.param(
-      {
-        'draft_token_ids': small_mtp.DRAFT_IDS,
-        **small_mtp.OTHER_WAY,
-        **small_mtp.EXPERTS,
-        'sigmoid_router': False,
-      },
-      marks=pytest.mark.slow,
-    ),
-  ],
+  [{}, pytest.param(_REDUCED, marks=pytest.mark.slow)],
   ids=['dense', 'experts_reduced_other_way'],
 )
 def test_training_on_policy_is_what_decoding_does(target, monkeypatch, changes):
