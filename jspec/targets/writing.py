@@ -177,9 +177,13 @@ def _shape(rule, shapes):
 
 def _stored_dtype(arrays, rule, dtype) -> np.dtype:
   """In what a tensor is the same when it is read again."""
-  if rule.convert.only_moves or dtype == np.float32:
+  if dtype == np.float32:
     return dtype
   values = arrays.part(rule.leaf, rule.box)
+  if values.dtype != dtype:  # What no target rounds, such as expert biases.
+    return values.dtype
+  if rule.convert.only_moves:
+    return dtype
   again = rule.convert(rule.convert.to_file(values).astype(dtype))
   is_same = np.array_equal(again.astype(dtype), values)
   return dtype if is_same else np.dtype(np.float32)
