@@ -211,7 +211,10 @@ def test_every_family_runs_in_bfloat16(name):
   golden = goldens.golden(name)
   logits, _, _ = goldens.run(target, golden['input_ids'])
   spread = np.abs(golden['logits']).max()
-  assert np.abs(logits - golden['logits']).max() < 0.1 * spread
+  errors_at = np.abs(logits - golden['logits']).max(axis=-1) / spread
+  assert np.median(errors_at) < 0.02
+  # Rounding may send a token whose experts are nearly tied to others.
+  assert (errors_at < 0.1).mean() > 0.95
 
 
 def test_another_dtype_is_refused():

@@ -147,14 +147,14 @@ def test_ten_examples_are_learnt_by_heart(tmp_path):
   rows = []
   tiny.train(
     tmp_path,
-    num_steps=150,
-    eval__every=150,
+    num_steps=400,
+    eval__every=400,
     optim__learning_rate=3e-2,
     on_progress=lambda step, row: rows.append(row),
   )
   first, last = rows[0]['loss'], rows[-1]['loss']
-  assert last < 0.35 * first
-  assert rows[-1]['tokens_per_round'] > 2.0
+  assert last < 0.2 * first
+  assert rows[-1]['tokens_per_round'] > 2.5
 
 
 def test_run_stops_when_nothing_is_finite(whole, tmp_path):
