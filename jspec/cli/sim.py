@@ -13,7 +13,7 @@ _STUDIES = ('budget', 'h20', 'hy3')  # `sim.published`, not imported for flags.
 _DEFAULTS = {
   'costs': 'qwen3_8b_h20',
   'context': None,
-  'policy': 'static,dcut,first_drop',
+  'policy': ('static', 'dcut', 'first_drop'),
   'profile': 'mixed',
   'confidence': (1.0, 0.0, 0.0),
   'concurrency': (1, 4, 16, 64),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jspec import tree
+from jspec.decode import asks
 from jspec.depth import api as depth
 from jspec.depth import costs as costs_lib
 from jspec.serve import launch
@@ -36,7 +37,9 @@ def plan(policy, remaining, verify_s):
     given=None,
     temperatures=jnp.ones((NUM_ROWS, NUM_DRAFTS)),
   )
-  state = types.SimpleNamespace(remaining=jnp.asarray(remaining))
+  state = types.SimpleNamespace(
+    remaining=jnp.asarray(remaining), asks=asks.init(NUM_ROWS, 16)
+  )
   policies = (depth.make(policy),)
   return launch._plan(draft, state, inputs, policies, None).tolist()
 

@@ -111,6 +111,7 @@ def test_start_of_a_row_is_that_of_the_request():
     options=options.columns([wanted]),
     wants_logprobs=np.asarray(True),
     max_drafts=np.asarray(3, np.int32),
+    policy=np.asarray(1, np.int32),
     drafter=np.asarray(-1, np.int32),
   )
   got = jax.jit(of.unpack)(*of.pack(start))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jspec import tree
+from jspec.decode import asks
 from jspec.depth import api as depth
 from jspec.depth import costs as costs_lib
 from jspec.serve import launch, scores
@@ -120,7 +121,9 @@ def planned(policy, before, told, num_nodes):
     given=None,
   )
   state = types.SimpleNamespace(
-    remaining=jnp.full((NUM_ROWS,), 9), scores=before
+    remaining=jnp.full((NUM_ROWS,), 9),
+    scores=before,
+    asks=asks.init(NUM_ROWS, 16),
   )
   draft = dataclasses.replace(chains(told), num_nodes=num_nodes)
   prior = scores.prior(before)
