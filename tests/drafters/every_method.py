@@ -51,7 +51,6 @@ def some(names):
 MIX = {
   **{'ce': 1.0, 'l1': 0.2, 'kl': 0.3, 'kl_topk_a': 0.4, 'kl_topk_b': 0.5},
   **{'kl_top_k': 5, 'lk_alpha': 0.6, 'lk_hybrid': 0.7, 'e2e_tv': 0.8},
-  'chunk': 4,
 }
 PLAIN_LOSS = {
   'eagle3': {'kl': 0.3, 'tv': 0.5, 'lk_hybrid': 2.0, 'ce': 0.7},
@@ -64,18 +63,19 @@ PLAIN_LOSS = {
 DRAFT_IDS = np.arange(0, 60, 2, dtype=np.int32)
 
 
-def drafter(of, name, draft_token_ids=None, num_anchors=6, **changes):
+def drafter(of, name, draft_token_ids=None, num_anchors=6, chunk=4, **changes):
   """A drafter whose every weight and every term of the loss matters."""
   ids = {'draft_token_ids': draft_token_ids}
   if name in PLAIN:
-    loss = {**PLAIN_LOSS[name], 'num_anchors': num_anchors}
+    loss = {**PLAIN_LOSS[name], 'num_anchors': num_anchors, 'chunk': chunk}
     return PLAIN[name](of, **ids, loss=loss, **changes)
   if name == 'd2sd':
-    mix = objective.Mix(**MIX)
+    mix = objective.Mix(**MIX, chunk=chunk)
     return small_d2sd.drafter(
       of, mix=mix, num_anchors=num_anchors, **ids, **changes
     )
-  mix = objective.Mix(**MIX, confidence=0.9 if name == 'dspark' else 0.0)
+  confidence = 0.9 if name == 'dspark' else 0.0
+  mix = objective.Mix(**MIX, chunk=chunk, confidence=confidence)
   loss = block_loss.LossConfig(
     num_anchors=num_anchors,
     mix=mix,
