@@ -83,7 +83,7 @@ OUTSIDE = {
   'programs': set(),
 }
 # Programs start the command line, which stands above their package.
-PROGRAMS = {'export', 'generate', 'import', 'profile'}
+PROGRAMS = {'capture', 'export', 'generate', 'import', 'profile'}
 
 
 def modules() -> dict[str, pathlib.Path]:
@@ -199,6 +199,12 @@ def test_imports_name_modules_that_exist():
 
 def test_imports_do_not_go_in_circles():
   assert cycle(read()[0]) == []
+
+
+def test_processes_are_joined_in_one_place():
+  text = 'distributed.initialize('
+  found = [name for name, path in modules().items() if text in path.read_text()]
+  assert found == ['jspec.distributed']
 
 
 def test_low_layers_import_little_from_outside():

@@ -18,11 +18,6 @@ def add(programs) -> None:
     '--workdir', metavar='DIR', help='checkpoints and metrics; resumes if used'
   )
   parser.add_argument(
-    '--capture-only',
-    action='store_true',
-    help='fill the store of hidden states, then stop',
-  )
-  parser.add_argument(
     '--resume',
     action='store_true',
     help='go on from a checkpoint of --workdir, or refuse to start',
@@ -38,6 +33,5 @@ def run(args: argparse.Namespace) -> None:
     args.config,
     args.overrides,
     args.workdir,
-    capture_only=args.capture_only,
     must_resume=args.resume,
   )

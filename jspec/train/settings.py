@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from jspec import errors
+from jspec.data import places
 from jspec.train import optim as optim_lib
 
 MODES = ('store', 'online')
@@ -47,7 +48,8 @@ class DataConfig:
       `enable_thinking`; a record's own go before them.
     max_bad_records: so many unreadable or unusable records are dropped.
     mode: 'store' reads captured taps, 'online' runs the target in the step.
-    store: folder of the captured taps ('store' mode).
+    store: folder of the captured taps ('store' mode), here or in object storage
+      (`data.places`).
     store_taps: target layers to capture; None captures what this drafter wants.
       Give the union where several drafters are to share a store.
     store_dtype: how captured taps are stored: float32, bfloat16 or int8.
@@ -166,6 +168,8 @@ class TrainConfig:
       )
     if self.data.mode == 'store' and not self.data.store:
       raise errors.UserError('data.store is empty: name the folder of the taps')
+    if self.data.mode == 'store':
+      places.folder(self.data.store)
     if not 0 < self.eval.held_out < 1:
       raise errors.UserError(
         f'eval.held_out is {self.eval.held_out}: give a share between 0 and 1'
