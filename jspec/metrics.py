@@ -47,7 +47,8 @@ class Metrics:
       for name, value in row.items():
         if name != 'step' and isinstance(value, float | int):
           self._board.add_scalar(name, value, step)
-    if step % self._print_every == 0 or any('/' in name for name in values):
+    is_measured = any(name.startswith('held_out/') for name in values)
+    if step % self._print_every == 0 or is_measured:
       shown = '  '.join(
         f'{name} {value:.4g}'
         for name, value in row.items()

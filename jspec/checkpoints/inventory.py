@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -55,10 +56,18 @@ def read(workdir: pathlib.Path | str, metric: str) -> list[Entry]:
     )
   found = []
   for path in folder.iterdir():
-    if path.is_dir() and path.name.isdigit():
+    if is_step(path):
       sizes = [p.stat().st_size for p in path.rglob('*') if p.is_file()]
       found.append(Entry(int(path.name), sum(sizes), _score(path, metric)))
   return sorted(found, key=lambda entry: entry.step)
+
+
+def is_step(path: pathlib.Path) -> bool:
+  """Whether this is a whole checkpoint: a folder, its name just a number.
+
+  `120`, but not `0120`, `120_export` or what a save that was killed left.
+  """
+  return bool(re.fullmatch('0|[1-9][0-9]*', path.name)) and path.is_dir()
 
 
 def rank(score: float | None, step: int) -> tuple[float, int]:

@@ -5,20 +5,25 @@
   WORKDIR/checkpoints/120/meta/     names and shapes; the data iterator's state
   WORKDIR/checkpoints/120/metrics/  held-out metrics
 
-Orbax writes beside the final name and renames, so a kill at any instant leaves
-complete steps only. What stays is the newest N and, counted apart, the best N.
-There are no pointers: newest and best are read from what is there, so they
-cannot name what is gone.
+Orbax writes beside the final name and renames, and what goes is renamed before
+it is deleted, so a kill at any instant leaves complete steps only. What stays
+is the newest N and, counted apart, the best N. There are no pointers: newest
+and best are read from what is there, so they cannot name what is gone.
 
 A step that was saved in haste, without its metrics, has NaN for the metric: it
 can be resumed, and is never the best.
 
-Saving is synchronous: a drafter is small, and a failed save stops the run at
-the step that made it.
+Saving goes on in the background, one at a time. The state is copied before
+`save` returns, so the next step may be given its memory. A save that fails is
+raised by the owner of background tasks, or at the latest by `wait`; the
+checkpoints before it stay as they are.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
+import logging
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -28,9 +33,12 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from jspec import errors
-from jspec.checkpoints import inventory
+from jspec import errors, supervised
+from jspec.checkpoints import inventory, leaves
 from jspec.typing import PyTree
+
+# Inside the folder of checkpoints: steps on their way out.
+_DELETED = 'deleted.partial'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +61,7 @@ class Checkpoints:
     keep_latest: int = 2,
     keep_best: int = 1,
     on_message: Callable[[str], None] = print,
+    owner: supervised.Owner | None = None,
   ):
     """Opens (or makes) the folder.
 
@@ -62,11 +71,16 @@ class Checkpoints:
       keep_latest: newest checkpoints kept.
       keep_best: best checkpoints kept besides.
       on_message: takes a line when something on disk is left out.
+      owner: of the saves in the background; without one, `wait` alone raises
+        what they do.
     """
     self._folder = pathlib.Path(folder).absolute()
     self._broken = self._folder.parent / inventory.BROKEN
     self._metric = metric
     self._on_message = on_message
+    self._owner = owner or supervised.Owner()
+    self._saving: supervised.Task | None = None
+    self._quiet = _Quiet()
     self._policy = checkpoint_managers.AnyPreservationPolicy(
       [
         checkpoint_managers.LatestN(keep_latest),
@@ -78,6 +92,7 @@ class Checkpoints:
       ]
     )
     self._folder.mkdir(parents=True, exist_ok=True)
+    self._empty_deleted()
     for step in self._steps_on_disk():
       reason = self._why_unreadable(step)
       if reason:
@@ -91,20 +106,43 @@ class Checkpoints:
     extra: dict[str, Any],
     metrics: dict[str, float],
   ) -> None:
-    """Writes a checkpoint and deletes those no longer kept."""
-    arrays = _named(state)
-    saved = self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardSave(arrays),
-        meta=ocp.args.JsonSave({'names': _shapes(arrays), 'extra': extra}),
-      ),
-      metrics={**metrics, 'step': step},
-      force=True,
-    )
-    self._manager.wait_until_finished()
+    """Copies the state and writes it in the background.
+
+    What is no longer kept is deleted once it is written. Waits for the save
+    before.
+
+    Raises:
+      UserError: that one failed, or this one cannot begin.
+    """
+    self.wait()
+    named = leaves.named(state)
+    arrays = {name: leaves.detached(x) for name, x in named.items()}
+    meta = {'names': leaves.shapes(arrays), 'extra': extra}
+    with self._explained(step, OSError):
+      saved = self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          state=ocp.args.StandardSave(arrays),
+          meta=ocp.args.JsonSave(meta),
+        ),
+        metrics={**metrics, 'step': step},
+        force=True,
+      )
     if not saved:
       raise RuntimeError(f'checkpoint {step} was refused by {self._folder}')
+    self._saving = self._owner.start(
+      f'saving of checkpoint {step}', functools.partial(self._finish, step)
+    )
+
+  def wait(self) -> None:
+    """Waits for the save that is under way.
+
+    Raises:
+      UserError: it failed, for want of space for one.
+    """
+    if self._saving is not None:
+      self._saving.wait()
+      self._saving = None
 
   def latest(self, like: PyTree) -> Restored | None:
     """Restores the newest checkpoint that can be read; None if there is none.
@@ -116,7 +154,7 @@ class Checkpoints:
       UserError: names or shapes differ, or none of those there were can be
         read.
     """
-    steps = sorted(self._manager.all_steps(), reverse=True)
+    steps = self.steps()[::-1]
     for step in steps:
       try:
         return self.restore(step, like)
@@ -124,7 +162,7 @@ class Checkpoints:
         raise
       # What a cut file raises depends on which file was cut.
       except (ValueError, OSError, KeyError, RuntimeError) as error:
-        reason = str(error).strip().split('\n')[0]
+        reason = _first_line(error)
         self._manager.close()
         self._set_aside(step, reason)
         self._manager = self._open()
@@ -138,11 +176,12 @@ class Checkpoints:
 
   def restore(self, step: int, like: PyTree) -> Restored:
     """Restores one checkpoint; its names and shapes must be those of `like`."""
+    self.wait()
     meta = self._manager.restore(
       step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
     ).meta
-    wanted = _named(like)
-    _check_names(meta['names'], _shapes(wanted), f'checkpoint {step}')
+    wanted = leaves.named(like)
+    leaves.check(meta['names'], leaves.shapes(wanted), f'checkpoint {step}')
     abstract = {
       name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
       for name, x in wanted.items()
@@ -150,10 +189,11 @@ class Checkpoints:
     arrays = self._manager.restore(
       step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
     ).state
-    return Restored(step, _unnamed(arrays, like), meta['extra'])
+    return Restored(step, leaves.unnamed(arrays, like), meta['extra'])
 
   def steps(self) -> list[int]:
     """Steps that have a checkpoint, ascending."""
+    self.wait()
     return sorted(self._manager.all_steps())
 
   def best_step(self) -> int | None:
@@ -165,11 +205,26 @@ class Checkpoints:
 
   def metrics(self, step: int) -> dict[str, float]:
     """Held-out metrics saved with a step."""
+    self.wait()
     return json.loads(_metrics_path(self._folder, step).read_text())
 
   def close(self) -> None:
-    """Releases the manager's threads."""
+    """Waits for the save that is under way and releases what is held.
+
+    A failure that nobody has been told of is told, not raised: what closes may
+    be ending for a reason of its own.
+    """
+    saving, self._saving = self._saving, None
+    if saving is not None:
+      saving.join()
+      if saving.error is not None:
+        if not saving.was_raised:
+          self._on_message(str(saving.error))
+        # Orbax raises it once more in every thread that asks.
+        with contextlib.suppress(Exception):
+          self._manager.wait_until_finished()
     self._manager.close()
+    self._quiet.stop()
 
   def _open(self):
     return ocp.CheckpointManager(
@@ -179,18 +234,44 @@ class Checkpoints:
         # Only makes orbax save the metrics; the policy decides what stays.
         best_fn=self._rank,
         best_mode='max',
-        enable_async_checkpointing=False,
+        # A folder that cannot be made is said at once.
+        async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
         cleanup_tmp_directories=True,
+        todelete_subdir=_DELETED,
       ),
       item_names=('state', 'meta'),
     )
+
+  def _finish(self, step):
+    """In the background: ends when the checkpoint is there."""
+    # TensorStore has other errors than the system's for a full disk.
+    with self._explained(step, (OSError, ValueError, RuntimeError)):
+      self._manager.wait_until_finished()
+      self._empty_deleted()
+
+  @contextlib.contextmanager
+  def _explained(self, step, kinds):
+    try:
+      yield
+    except kinds as error:
+      raise errors.UserError(
+        f'checkpoint {step} could not be written to {self._folder} '
+        f'({_first_line(error)}): make room there or mend the disk; the same'
+        ' command then goes on from the checkpoint before'
+      ) from error
+
+  def _empty_deleted(self):
+    path = self._folder / _DELETED
+    if jax.process_index() == 0 and path.exists():
+      shutil.rmtree(path)
 
   def _rank(self, metrics):
     """Orders checkpoints: the metric, then the older one; NaN comes last."""
     return inventory.rank(float(metrics[self._metric]), metrics['step'])
 
   def _steps_on_disk(self):
-    return sorted(int(p.name) for p in self._folder.iterdir() if _is_step(p))
+    paths = filter(inventory.is_step, self._folder.iterdir())
+    return sorted(int(path.name) for path in paths)
 
   def _why_unreadable(self, step):
     """Names what keeps the manager from opening at all."""
@@ -213,51 +294,23 @@ class Checkpoints:
     )
 
 
-def _is_step(path: pathlib.Path) -> bool:
-  return path.is_dir() and path.name.isdigit()
+class _Quiet(logging.Filter):
+  """Drops the tracebacks that orbax logs of what it raises as well."""
+
+  def __init__(self):
+    super().__init__()
+    logging.getLogger('absl').addFilter(self)
+
+  def stop(self) -> None:
+    logging.getLogger('absl').removeFilter(self)
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    return not (record.exc_info and 'orbax' in record.pathname)
 
 
 def _metrics_path(folder, step):
   return folder / str(step) / 'metrics' / 'metrics'
 
 
-def _named(tree: PyTree) -> dict[str, Any]:
-  """Flattens a tree to path -> array; typed keys become their data."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  named = {}
-  for path, leaf in leaves:
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-      leaf = jax.random.key_data(leaf)
-    named[jax.tree_util.keystr(path, simple=True, separator='.')] = leaf
-  return named
-
-
-def _unnamed(arrays: dict[str, Any], like: PyTree) -> PyTree:
-  leaves, treedef = jax.tree_util.tree_flatten_with_path(like)
-  restored = []
-  for path, leaf in leaves:
-    value = arrays[jax.tree_util.keystr(path, simple=True, separator='.')]
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-      value = jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
-    restored.append(value)
-  return jax.tree_util.tree_unflatten(treedef, restored)
-
-
-def _shapes(arrays: dict[str, Any]) -> dict[str, str]:
-  return {name: f'{x.dtype}{list(x.shape)}' for name, x in arrays.items()}
-
-
-def _check_names(saved, wanted, where):
-  missing = sorted(set(wanted) - set(saved))
-  extra = sorted(set(saved) - set(wanted))
-  if missing or extra:
-    raise errors.UserError(
-      f'{where} does not fit this drafter: missing {missing[:3]}, not expected '
-      f'{extra[:3]}; use another --workdir'
-    )
-  for name, shape in wanted.items():
-    if saved[name] != shape:
-      raise errors.UserError(
-        f'{where} does not fit this drafter: {name} is {saved[name]}, expected '
-        f'{shape}; use another --workdir'
-      )
+def _first_line(error):
+  return str(error).strip().split('\n')[0] or type(error).__name__

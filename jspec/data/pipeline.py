@@ -18,7 +18,7 @@ import grain
 import numpy as np
 
 from jspec import errors
-from jspec.data import examples, mixture, packing
+from jspec.data import ahead, examples, mixture, packing
 
 # Batches read while the device works; a batch of taps may be large.
 _AHEAD = 2
@@ -48,7 +48,8 @@ def training(
   domains: Sequence[str] | None = None,
   weights: Mapping[str, float] | None = None,
   process: tuple[int, int] = (0, 1),
-) -> grain.DatasetIterator:
+  **reading: Any,
+) -> ahead.Ahead:
   """Streams batches for ever.
 
   Args:
@@ -61,6 +62,7 @@ def training(
     weights: of the domains (`mixture.order`).
     process: index of this process and how many there are; each reads its share
       of the rows, in their order.
+    **reading: of the thread that reads ahead (`ahead.Ahead`).
 
   Returns:
     An iterator over dicts of arrays [rows, row_len, ...] named `tokens`,
@@ -93,11 +95,7 @@ def training(
     domains=domains,
     weights=weights,
   )
-  return iter(
-    grain.experimental.ThreadPrefetchIterDataset(
-      planned.map(read), prefetch_buffer_size=_AHEAD
-    )
-  )
+  return ahead.Ahead(iter(planned.map(read)), _AHEAD, **reading)
 
 
 def plan(

@@ -55,6 +55,8 @@ def training(
   config.data.weights = None
   config.data.chat_template_kwargs = None
   config.data.max_bad_records = 0
+  config.data.max_retries = 3
+  config.data.starving_s = 30.0
   config.data.mode = 'online' if arg.online else 'store'
   config.data.store = 'runs/taps_smoke' if arg.smoke else 'runs/taps'
   config.data.store_taps = None

@@ -20,12 +20,13 @@ import numpy as np
 from flax import nnx
 
 from jspec import config as config_lib
-from jspec import errors, provenance
+from jspec import errors, provenance, supervised
 from jspec import metrics as metrics_lib
 from jspec.checkpoints import inventory, orbax
-from jspec.data import pipeline
+from jspec.data import pipeline, retried
 from jspec.train import (
   build,
+  disk,
   export,
   initial,
   mesh,
@@ -67,7 +68,7 @@ def run(
     UserError: the config, the data or the folder do not fit.
     SystemExit: a SIGTERM asked for it; the step in hand is saved.
   """
-  with contextlib.ExitStack() as cleanup:
+  with disk.explained(folder), contextlib.ExitStack() as cleanup:
     return _run(
       cleanup,
       config,
@@ -102,6 +103,7 @@ def _run(
       f'{folder} has no checkpoint to go on from: name another --workdir, or'
       ' start without --resume'
     )
+  owner = supervised.Owner()  # Of all that runs in the background.
   num_micro_batches = config.optim.num_micro_batches
   devices = mesh.data_mesh(config.data.num_rows, num_micro_batches)
 
@@ -133,6 +135,7 @@ def _run(
     needs_judge = getattr(drafter, 'needs_judge', False)
     judge = step.judge_of(graphdef) if needs_judge else None
   target = mesh.replicate(target, devices)
+  source = retried.Retried(source, config.data.max_retries)
   shape = {'row_len': config.data.row_len, 'num_rows': config.data.num_rows}
   batches = pipeline.training(
     source,
@@ -140,6 +143,9 @@ def _run(
     seed=config.seed,
     domains=[found[n].domain for n in train_numbers],
     weights=config.data.weights,
+    owner=owner,
+    starving_s=config.data.starving_s,
+    on_message=on_message,
     **shape,
   )
   cleanup.callback(batches.close)  # Its thread reads ahead.
@@ -194,6 +200,7 @@ def _run(
     keep_latest=config.checkpoint.keep_latest,
     keep_best=config.checkpoint.keep_best,
     on_message=on_message,
+    owner=owner,
   )
   cleanup.callback(checkpoints.close)
   restored = checkpoints.latest(state)
@@ -249,7 +256,10 @@ def _run(
 
   for number in range(start + 1, config.num_steps + 1):
     batch = mesh.shard_rows(next(batches), devices)
+    owner.check()
     state, values = train_step(state, frozen, target, batch)
+    values['data/wait_seconds'] = batches.wait_seconds
+    values['data/num_retries'] = source.num_retries
     # The device works on this step while the host finishes the last one.
     if pending is not None:
       flush({})
@@ -261,6 +271,8 @@ def _run(
     # --- checkpoint -------------------------------------------------------
     if is_last or number % config.eval.every == 0:
       held_out = measure()
+      # So a kill loses one row at most: that of the step being saved.
+      checkpoints.wait()
       flush({f'held_out/{name}': x for name, x in held_out.items()})
       num_skipped = int(state.num_skipped)
       if is_last and num_skipped == number:
@@ -279,6 +291,7 @@ def _run(
       unknown = {settings.BEST: float('nan')}
       checkpoints.save(number, state, {'batches': batches.get_state()}, unknown)
     if preempted.is_asked and not is_last:
+      checkpoints.wait()
       on_message(
         f'train: SIGTERM: step {number} is saved; the same command goes on'
       )

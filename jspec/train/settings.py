@@ -47,6 +47,8 @@ class DataConfig:
     chat_template_kwargs: what the chat template is rendered with, such as
       `enable_thinking`; a record's own go before them.
     max_bad_records: so many unreadable or unusable records are dropped.
+    max_retries: so often a read of the store that failed is tried again.
+    starving_s: seconds without a batch after which it is said.
     mode: 'store' reads captured taps, 'online' runs the target in the step.
     store: folder of the captured taps ('store' mode), here or in object storage
       (`data.places`).
@@ -66,6 +68,8 @@ class DataConfig:
   weights: dict[str, float] | None = None
   chat_template_kwargs: dict[str, Any] | None = None
   max_bad_records: int = 0
+  max_retries: int = 3
+  starving_s: float = 30.0
   mode: str = 'store'
   store: str = ''
   store_taps: tuple[int, ...] | None = None
@@ -100,6 +104,11 @@ class DataConfig:
     if self.max_bad_records < 0:
       raise errors.UserError(
         f'data.max_bad_records is {self.max_bad_records}: 0 drops none'
+      )
+    if self.max_retries < 0 or not self.starving_s > 0:
+      raise errors.UserError(
+        f'data.max_retries is {self.max_retries} and data.starving_s is'
+        f' {self.starving_s}: give a count from 0 and seconds above it'
       )
     values = list((self.weights or {}).values())
     if any(not 0 <= x < float('inf') for x in values) or (

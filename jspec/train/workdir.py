@@ -24,6 +24,8 @@ _MAY_CHANGE = (
   'config.time_limit_s',
   'config.print_every',
   'config.tensorboard',
+  'config.data.max_retries',
+  'config.data.starving_s',
   'config.data.store',
   'config.data.store_taps',
 )

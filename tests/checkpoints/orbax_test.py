@@ -43,6 +43,7 @@ def open_checkpoints(tmp_path):
 def save(checkpoints, scores, first=1):
   for step, score in enumerate(scores, start=first):
     checkpoints.save(step, state(step), {'at': step}, {'score': score})
+  checkpoints.wait()  # Others look at the same folder.
 
 
 def test_latest_comes_back_whole(open_checkpoints):
