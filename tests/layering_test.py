@@ -27,6 +27,7 @@ ALLOWED = {
   'errors': set(),
   'typing': set(),
   'distributed': _BASE,
+  'lifeline': _BASE,
   'config': {'errors'},
   'provenance': _BASE,
   'metrics': _BASE,
@@ -61,7 +62,7 @@ ALLOWED = {
   'cli': (
     _EVERYTHING
     | {'train', 'train.main', 'evals', 'bench', 'demo', 'bakeoff', 'doctor'}
-    | {'sim', 'serve', 'depth', 'server'}
+    | {'sim', 'serve', 'depth', 'server', 'lifeline'}
   ),
   'programs': {'cli'},
   # The entry point of training; it alone opens models.

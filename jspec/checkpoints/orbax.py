@@ -26,6 +26,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers
 
 from jspec import errors
@@ -77,11 +78,13 @@ class Checkpoints:
         ),
       ]
     )
-    self._folder.mkdir(parents=True, exist_ok=True)
-    for step in self._steps_on_disk():
-      reason = self._why_unreadable(step)
-      if reason:
-        self._set_aside(step, reason)
+    if jax.process_index() == 0:
+      self._folder.mkdir(parents=True, exist_ok=True)
+      for step in self._steps_on_disk():
+        reason = self._why_unreadable(step)
+        if reason:
+          self._set_aside(step, reason)
+    _wait_for_all('checkpoints opened')
     self._manager = self._open()
 
   def save(
@@ -126,7 +129,9 @@ class Checkpoints:
       except (ValueError, OSError, KeyError, RuntimeError) as error:
         reason = str(error).strip().split('\n')[0]
         self._manager.close()
-        self._set_aside(step, reason)
+        if jax.process_index() == 0:
+          self._set_aside(step, reason)
+        _wait_for_all('checkpoint set aside')
         self._manager = self._open()
     # What was set aside, now or in an earlier start, was trained for.
     if steps or any(self._broken.glob('*')):
@@ -211,6 +216,12 @@ class Checkpoints:
     self._on_message(
       f'checkpoint {step} cannot be read and was moved to {aside}: {reason}'
     )
+
+
+def _wait_for_all(what):
+  """Waits for the other processes, which see the same folder."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(what)
 
 
 def _is_step(path: pathlib.Path) -> bool:

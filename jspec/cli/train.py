@@ -3,6 +3,9 @@
 
 import argparse
 
+from jspec import errors
+from jspec.cli import processes
+
 
 def add(programs) -> None:
   """Declares the program."""
@@ -27,17 +30,23 @@ def add(programs) -> None:
     action='store_true',
     help='go on from a checkpoint of --workdir, or refuse to start',
   )
+  processes.add(parser)
   parser.set_defaults(run=run, overrides=[])
 
 
 def run(args: argparse.Namespace) -> None:
   """Hands the config and its overrides to the trainer."""
-  from jspec.train import main
+  with processes.joined(args) as num_processes:
+    if args.capture_only and num_processes > 1:
+      raise errors.UserError(
+        '--capture-only is for one process: leave out the flags for several'
+      )
+    from jspec.train import main
 
-  main.run(
-    args.config,
-    args.overrides,
-    args.workdir,
-    capture_only=args.capture_only,
-    must_resume=args.resume,
-  )
+    main.run(
+      args.config,
+      args.overrides,
+      args.workdir,
+      capture_only=args.capture_only,
+      must_resume=args.resume,
+    )

@@ -4,11 +4,14 @@
 Kept tiny, so that the rest can be imported and called in a notebook.
 """
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 
+import jax
+
 from jspec import config as config_lib
-from jspec import errors, loading
+from jspec import distributed, errors, loading
 from jspec.train import loop, prepare, settings, step
 
 
@@ -39,7 +42,10 @@ def run(
   config = config_lib.build(settings.TrainConfig, values)
   if not capture_only and workdir is None:
     raise errors.UserError('--workdir is missing: name a folder for the run')
-  loaded = loading.load_target(config.target)
+  # A mesh takes its parts from the host; no device needs room for all of it.
+  is_spread = config.data.mode == 'online' and jax.device_count() > 1
+  with distributed.on_host() if is_spread else contextlib.nullcontext():
+    loaded = loading.load_target(config.target)
   if not capture_only:
     loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
     return

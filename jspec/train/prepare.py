@@ -162,6 +162,11 @@ def store(
     dtype=config.data.store_dtype,
   )
   if not features.exists(config.data.store):
+    if jax.process_count() > 1:
+      raise errors.UserError(
+        f'{config.data.store} holds no taps yet, and several processes do not'
+        ' capture them: run `jspec train --capture-only` in one process first'
+      )
     capture.capture(
       loaded.model,
       found,
