@@ -28,6 +28,7 @@ ALLOWED = {
   'typing': set(),
   'distributed': _BASE,
   'supervised': set(),
+  'lifeline': _BASE,
   'config': {'errors'},
   'provenance': _BASE,
   'metrics': _BASE,
@@ -62,7 +63,7 @@ ALLOWED = {
   'cli': (
     _EVERYTHING
     | {'train', 'train.main', 'evals', 'bench', 'demo', 'bakeoff', 'doctor'}
-    | {'sim', 'serve', 'depth', 'server'}
+    | {'sim', 'serve', 'depth', 'server', 'lifeline'}
   ),
   'programs': {'cli'},
   # The entry point of training; it alone opens models.

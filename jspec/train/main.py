@@ -4,11 +4,14 @@
 Kept tiny, so that the rest can be imported and called in a notebook.
 """
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Sequence
 
+import jax
+
 from jspec import config as config_lib
-from jspec import errors, loading
+from jspec import distributed, errors, loading
 from jspec.data import features
 from jspec.train import capture as capture_lib
 from jspec.train import loop, prepare, settings, step
@@ -41,7 +44,10 @@ def run(
       ' name the folder it is mounted at (data.store alone may lie in object'
       ' storage)'
     )
-  loaded = loading.load_target(config.target)
+  # A mesh takes its parts from the host; no device needs room for all of it.
+  is_spread = config.data.mode == 'online' and jax.device_count() > 1
+  with distributed.on_host() if is_spread else contextlib.nullcontext():
+    loaded = loading.load_target(config.target)
   loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
 
 
