@@ -22,12 +22,15 @@ _TRAINED = _MODEL | {'targets', 'checkpoints', 'drafters', 'trees'}
 _OUTPUT = {'metrics', 'provenance'}
 _LOADED = _TRAINED | {'text', 'data', 'decode', 'opening', 'loading'}
 _EVERYTHING = _LOADED | _OUTPUT | {'config', 'conversation', 'distributed'}
+_EVERYTHING |= {'slices', 'flops'}
 ALLOWED = {
   '': set(),  # jspec/__init__.py
   'errors': set(),
   'typing': set(),
   'distributed': _BASE,
   'lifeline': _BASE,
+  'slices': _BASE,
+  'flops': _BASE,
   'config': {'errors'},
   'provenance': _BASE,
   'metrics': _BASE,
