@@ -22,6 +22,7 @@ _TRAINED = _MODEL | {'targets', 'checkpoints', 'drafters', 'trees'}
 _OUTPUT = {'metrics', 'provenance'}
 _LOADED = _TRAINED | {'text', 'data', 'decode', 'opening', 'loading'}
 _EVERYTHING = _LOADED | _OUTPUT | {'config', 'conversation', 'distributed'}
+_EVERYTHING |= {'slices', 'flops'}
 ALLOWED = {
   '': set(),  # jspec/__init__.py
   'errors': set(),
@@ -29,6 +30,8 @@ ALLOWED = {
   'distributed': _BASE,
   'supervised': set(),
   'lifeline': _BASE,
+  'slices': _BASE,
+  'flops': _BASE,
   'config': {'errors'},
   'provenance': _BASE,
   'metrics': _BASE,
