@@ -42,13 +42,14 @@ test-all: test test-slow
 test-node: .venv
 	JSPEC_NODE=1 $(BIN)/python -m pytest -q tests/server/node_test.py
 
-# Compiles the kernels for four TPU generations with Mosaic and XLA:TPU; no
-# device is needed. Writes build/tpu_compile.json; fails if VMEM overflows or a
+# Compiles kernels and programs for four TPU generations with Mosaic and XLA:TPU;
+# no device is needed. Writes build/tpu_compile.json; fails if VMEM overflows or a
 # program costs more than tests/tpu_compile/baseline.json says.
 test-tpu-compile: .venv
 	$(BIN)/pip install --quiet '$(LIBTPU)'
 	$(PYTEST) tests/kernels/tpu_lowering_test.py
 	$(BIN)/python -m tests.tpu_compile.run
+	JSPEC_TPU_COMPILE=1 $(PYTEST) tests/tpu_compile/fit_test.py
 
 # Compiles the GPU kernel to H100 machine code; no device is needed.
 test-gpu-compile: .venv

@@ -37,6 +37,7 @@ REQUIRES = [
   'orbax-checkpoint>=0.12.0,<0.13',
   'grain>=0.2.18,<0.3',
   'array_record>=0.8.3',
+  'etils[epath]>=1.15',
   'ml-collections>=1.1.0,<2',
   'absl-py>=2.1',
   'jaxtyping>=0.3.7',

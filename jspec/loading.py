@@ -265,6 +265,7 @@ def _drafter_folder(path: pathlib.Path, target: LoadedTarget) -> Drafter:
     reserved_token_ids=reserved,
   )
   _warn_of_template(found[0], interchange.read_config(found[0]), target)
+  _warn_of_variables(found[0])
   # Drafters that loop over layers have another form for CPUs.
   if _splits_layers() and hasattr(drafter, 'split_layers'):
     drafter.split_layers()
@@ -278,6 +279,23 @@ def _warn_of_template(path, said, target):
     print(
       f'{path}: trained with chat template {trained}, but {target.name} has'
       f' {own or "none"}; fewer drafts may be accepted',
+      file=sys.stderr,
+    )
+
+
+def _warn_of_variables(path):
+  """Says so if the template of the drafter's texts was told something.
+
+  Prompts here are rendered without variables, and those of a server as each
+  request says.
+  """
+  said = tokenizer_lib.read_json(path / 'provenance.json')
+  variables = said.get('chat_template_kwargs')
+  if variables:
+    told = ', '.join(f'{name}={value}' for name, value in variables.items())
+    print(
+      f'{path}: trained on texts rendered with {told}; after prompts rendered'
+      ' otherwise, fewer drafts may be accepted',
       file=sys.stderr,
     )
 

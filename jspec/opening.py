@@ -77,6 +77,26 @@ def open_target(
   raise errors.UserError(f'unknown target {spec!r}; use {TARGETS}')
 
 
+def architecture_of(spec: str) -> architecture.TransformerConfig:
+  """The architecture of a published model by name, or of a target.
+
+  Args:
+    spec: a key of `families.presets()`, or as of `open_target`.
+
+  Raises:
+    errors.UserError: it is neither.
+  """
+  known = families.presets()
+  if spec in known:
+    return known[spec]
+  try:
+    return open_target(spec).config
+  except errors.UserError as error:
+    raise errors.UserError(
+      f'{error}; shapes known by name are {", ".join(sorted(known))}'
+    ) from error
+
+
 def _open_gguf(path: pathlib.Path, name: str) -> OpenTarget:
   file = gguf.GGUFFile(path)
   family, config = gguf_model.family(file), gguf_model.config(file)

@@ -5,13 +5,38 @@ None takes the best there is here, a name takes that one or says why it cannot,
 a list takes the first that can. A named one never falls back silently.
 """
 
+import contextlib
+import contextvars
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 Implementations = Mapping[str, Callable[..., Any]]
+# Platform and number of devices that are compiled for, if not those here.
+_ELSEWHERE: contextvars.ContextVar[tuple[str, int] | None]
+_ELSEWHERE = contextvars.ContextVar('elsewhere', default=None)
+
+
+@contextlib.contextmanager
+def compiling_for(platform: str, num_devices: int) -> Iterator[None]:
+  """What is traced inside chooses as on other devices than those here.
+
+  Args:
+    platform: 'tpu', 'gpu' or 'cpu'.
+    num_devices: that a process there sees.
+  """
+  token = _ELSEWHERE.set((platform, num_devices))
+  try:
+    yield
+  finally:
+    _ELSEWHERE.reset(token)
+
+
+def machine() -> tuple[str, int]:
+  """Platform and number of devices that are compiled for."""
+  return _ELSEWHERE.get() or (jax.default_backend(), jax.device_count())
 
 
 def run(
@@ -70,9 +95,8 @@ def best(implementations: Implementations) -> tuple[str, ...]:
   """
   mesh = jax.sharding.get_abstract_mesh()
   is_shard = not mesh.empty and mesh.are_all_axes_manual
-  is_one_tpu = jax.default_backend() == 'tpu' and (
-    is_shard or jax.device_count() == 1
-  )
+  platform, num_devices = machine()
+  is_one_tpu = platform == 'tpu' and (is_shard or num_devices == 1)
   return ('tpu', 'xla') if is_one_tpu and 'tpu' in implementations else ('xla',)
 
 

@@ -8,9 +8,7 @@
 #
 #   ZONE=us-west4-a launch/serve_tpu_vm.sh NAME [FLAGS of jspec serve ...]
 #
-# TYPE      accelerator (v5litepod-1)
-# VERSION   runtime (v2-alpha-tpuv5-lite)
-# CREATE    0: the VM must be there
+# TYPE (v5litepod-1), VERSION and CREATE: see cloud_tpu.bash
 # WAIT_S    seconds until it must be ready (1800)
 # JSPEC_API_KEY   whoever has it may ask; it travels in a file, not in a command
 #
@@ -40,27 +38,13 @@ for flag in "$@"; do
     exit 2
   fi
 done
-type=${TYPE:-v5litepod-1}
-version=${VERSION:-v2-alpha-tpuv5-lite}
 wait_s=${WAIT_S:-1800}
 cd "$(dirname "$0")/.."
+# shellcheck source=launch/cloud_tpu.bash
+source launch/cloud_tpu.bash
 
-tpu() {
-  gcloud compute tpus tpu-vm "$@" --zone "$ZONE"
-}
-
-if ! tpu describe "$name" >/dev/null; then
-  if [ "${CREATE:-1}" = 0 ]; then
-    echo "error: no TPU VM $name in $ZONE" >&2
-    exit 1
-  fi
-  tpu create "$name" --accelerator-type "$type" --version "$version"
-fi
-
-archive=$(mktemp --suffix=.tar.gz)
-trap 'rm -f "$archive"' EXIT
-git archive --format=tar.gz --output "$archive" HEAD
-tpu scp "$archive" "$name:jspec.tar.gz"
+create "$name" v5litepod-1
+send "$name"
 
 # The key stays out of command lines, which everybody on a machine can read.
 {

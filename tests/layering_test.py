@@ -22,12 +22,16 @@ _TRAINED = _MODEL | {'targets', 'checkpoints', 'drafters', 'trees'}
 _OUTPUT = {'metrics', 'provenance'}
 _LOADED = _TRAINED | {'text', 'data', 'decode', 'opening', 'loading'}
 _EVERYTHING = _LOADED | _OUTPUT | {'config', 'conversation', 'distributed'}
+_EVERYTHING |= {'slices', 'flops'}
 ALLOWED = {
   '': set(),  # jspec/__init__.py
   'errors': set(),
   'typing': set(),
   'distributed': _BASE,
   'supervised': set(),
+  'lifeline': _BASE,
+  'slices': _BASE,
+  'flops': _BASE,
   'config': {'errors'},
   'provenance': _BASE,
   'metrics': _BASE,
@@ -62,7 +66,7 @@ ALLOWED = {
   'cli': (
     _EVERYTHING
     | {'train', 'train.main', 'evals', 'bench', 'demo', 'bakeoff', 'doctor'}
-    | {'sim', 'serve', 'depth', 'server'}
+    | {'sim', 'serve', 'depth', 'server', 'lifeline'}
   ),
   'programs': {'cli'},
   # The entry point of training; it alone opens models.
@@ -84,7 +88,7 @@ OUTSIDE = {
   'programs': set(),
 }
 # Programs start the command line, which stands above their package.
-PROGRAMS = {'export', 'generate', 'import', 'profile'}
+PROGRAMS = {'capture', 'export', 'generate', 'import', 'profile'}
 
 
 def modules() -> dict[str, pathlib.Path]:
@@ -200,6 +204,12 @@ def test_imports_name_modules_that_exist():
 
 def test_imports_do_not_go_in_circles():
   assert cycle(read()[0]) == []
+
+
+def test_processes_are_joined_in_one_place():
+  text = 'distributed.initialize('
+  found = [name for name, path in modules().items() if text in path.read_text()]
+  assert found == ['jspec.distributed']
 
 
 def test_low_layers_import_little_from_outside():

@@ -257,6 +257,21 @@ def test_drafter_of_another_template_is_told_in_one_line(
     assert f'has {own};' in line
 
 
+def test_drafter_of_another_rendering_is_told_in_one_line(
+  loaded, tmp_path, capsys
+):
+  checkpoint(tmp_path, loaded)
+  for said in ({}, {'chat_template_kwargs': {}}):
+    (tmp_path / 'provenance.json').write_text(json.dumps(said))
+    loading.load_drafter(str(tmp_path), loaded)
+    assert capsys.readouterr().err == ''
+  said = {'chat_template_kwargs': {'enable_thinking': False}}
+  (tmp_path / 'provenance.json').write_text(json.dumps(said))
+  loading.load_drafter(str(tmp_path), loaded)
+  (line,) = capsys.readouterr().err.splitlines()
+  assert 'rendered with enable_thinking=False;' in line
+
+
 @pytest.fixture(scope='module')
 def smollm2():
   """The embedded model's file, where it was fetched already."""

@@ -122,12 +122,3 @@ def test_quickstart_is_two_commands():
 def test_launch_script_is_shell(script):
   assert script.stat().st_mode & 0o100
   subprocess.run(['bash', '-n', str(script)], check=True)
-
-
-@pytest.mark.parametrize('script', ['gpu.sh', 'tpu_vm.sh', 'queued.sh'])
-def test_launch_script_without_arguments_says_how(script):
-  done = subprocess.run(
-    [str(ROOT / 'launch' / script)], capture_output=True, text=True, check=False
-  )
-  assert done.returncode == 2
-  assert done.stderr.startswith('usage: ')

@@ -31,6 +31,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers
 
 from jspec import errors, supervised
@@ -91,12 +92,14 @@ class Checkpoints:
         ),
       ]
     )
-    self._folder.mkdir(parents=True, exist_ok=True)
-    self._empty_deleted()
-    for step in self._steps_on_disk():
-      reason = self._why_unreadable(step)
-      if reason:
-        self._set_aside(step, reason)
+    if jax.process_index() == 0:
+      self._folder.mkdir(parents=True, exist_ok=True)
+      self._empty_deleted()
+      for step in self._steps_on_disk():
+        reason = self._why_unreadable(step)
+        if reason:
+          self._set_aside(step, reason)
+    _wait_for_all('checkpoints opened')
     self._manager = self._open()
 
   def save(
@@ -164,7 +167,9 @@ class Checkpoints:
       except (ValueError, OSError, KeyError, RuntimeError) as error:
         reason = _first_line(error)
         self._manager.close()
-        self._set_aside(step, reason)
+        if jax.process_index() == 0:
+          self._set_aside(step, reason)
+        _wait_for_all('checkpoint set aside')
         self._manager = self._open()
     # What was set aside, now or in an earlier start, was trained for.
     if steps or any(self._broken.glob('*')):
@@ -306,6 +311,12 @@ class _Quiet(logging.Filter):
 
   def filter(self, record: logging.LogRecord) -> bool:
     return not (record.exc_info and 'orbax' in record.pathname)
+
+
+def _wait_for_all(what):
+  """Waits for the other processes, which see the same folder."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(what)
 
 
 def _metrics_path(folder, step):

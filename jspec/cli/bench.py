@@ -4,7 +4,7 @@
 import argparse
 
 from jspec import errors
-from jspec.cli import options, progress, serve_bench, throughput
+from jspec.cli import fit, options, progress, serve_bench, throughput
 
 
 def add(programs) -> None:
@@ -76,6 +76,7 @@ def add(programs) -> None:
   )
   options.add_json(load)
   load.set_defaults(run=run_load)
+  fit.add(actions)
   throughput.add(actions)
   serve_bench.add(actions)
 

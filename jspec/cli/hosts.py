@@ -32,6 +32,20 @@ class Hosts(NamedTuple):
   follows: bool = False
 
 
+class Started(NamedTuple):
+  """Processes that found each other.
+
+  Attributes:
+    host: an address of process 0; in others it may be one of their own.
+    process: id of this one.
+    num_processes: all of them.
+  """
+
+  host: str
+  process: int
+  num_processes: int
+
+
 def add(parser: argparse.ArgumentParser) -> None:
   """Adds the flags, as a group of their own."""
   group = parser.add_argument_group('devices and hosts')
@@ -41,17 +55,29 @@ def add(parser: argparse.ArgumentParser) -> None:
     metavar='N',
     help='share the target out over N devices of this process (default: 1)',
   )
+  add_processes(
+    group, 'share it out over all devices of several processes', 'serves HTTP'
+  )
+
+
+def add_processes(group: Any, what: str, first: str) -> None:
+  """Adds the flags for several processes.
+
+  Args:
+    group: of a parser.
+    what: they do.
+    first: what the first does besides.
+  """
   group.add_argument(
     '--coordinator',
     metavar='HOST:PORT',
-    help='share it out over all devices of several processes; an address of'
-    ' the host of process 0 and a free port there',
+    help=f'{what}; an address of the host of process 0 and a free port there',
   )
   group.add_argument(
     '--num-processes', type=options.positive, metavar='N', help='all of them'
   )
   group.add_argument(
-    '--process-id', type=int, metavar='I', help='of this one; 0 serves HTTP'
+    '--process-id', type=int, metavar='I', help=f'of this one; 0 {first}'
   )
   group.add_argument(
     '--all-hosts',
@@ -79,39 +105,52 @@ def joined(args: argparse.Namespace) -> Iterator[Hosts]:
   except errors.UserError as error:
     line = ' '.join(str(error).split('\n'))
     print(f'error: {line}', file=sys.stderr)
-    _leave(2)
+    leave(2)
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)
-    _leave(130)
+    leave(130)
   except BaseException:  # noqa: BLE001
     traceback.print_exc()
-    _leave(1)
+    leave(1)
   if not found.follows:
     found.link.close()
 
 
 def join(args: argparse.Namespace) -> Hosts:
   """The processes that the flags name, connected; see `joined`."""
-  given = args.coordinator, args.num_processes, args.process_id
-  is_shared = args.all_hosts or any(part is not None for part in given)
-  if not is_shared:
-    if args.devices is None or args.devices == 1:
-      return Hosts()
-    from jspec import distributed
-
-    return Hosts(distributed.mesh(args.devices))
-  if args.devices is not None:
+  if args.devices is not None and _is_shared(args):
     raise errors.UserError(
       '--devices is of one process: several share the target out over all of'
       ' their devices; leave it out'
     )
+  found = started(args)
+  if found is None and args.devices in (None, 1):
+    return Hosts()
+  from jspec import distributed
+
+  if found is None:
+    return Hosts(distributed.mesh(args.devices))
+  from jspec.serve import meeting
+
+  link = meeting.meet(found.host) if found.num_processes > 1 else None
+  return Hosts(distributed.mesh(), link, found.process > 0)
+
+
+def started(args: argparse.Namespace) -> Started | None:
+  """Joins the processes that the flags name; None if they name none.
+
+  Raises:
+    UserError: flags that do not go together, or processes that do not come.
+  """
+  if not _is_shared(args):
+    return None
+  given = args.coordinator, args.num_processes, args.process_id
   if not args.all_hosts and None in given:
     raise errors.UserError(
       'several processes need --coordinator, --num-processes and --process-id'
       ' (or --all-hosts where the environment says them)'
     )
   from jspec import distributed
-  from jspec.serve import meeting
 
   process, num_processes = distributed.start(*given)
   host = (
@@ -119,8 +158,12 @@ def join(args: argparse.Namespace) -> Hosts:
     if args.coordinator is None
     else distributed.host_of(args.coordinator)
   )
-  link = meeting.meet(host) if num_processes > 1 else None
-  return Hosts(distributed.mesh(), link, process > 0)
+  return Started(host, process, num_processes)
+
+
+def _is_shared(args):
+  given = args.coordinator, args.num_processes, args.process_id
+  return args.all_hosts or any(part is not None for part in given)
 
 
 @contextlib.contextmanager
@@ -170,7 +213,8 @@ def follow(
     )
 
 
-def _leave(code):
+def leave(code: int) -> None:
+  """Ends the process at once, after what it said."""
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(code)

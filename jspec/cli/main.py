@@ -16,6 +16,7 @@ from jspec import errors
 from jspec.cli import (
   bakeoff,
   bench,
+  capture,
   ckpt,
   data,
   demo,
@@ -32,6 +33,7 @@ from jspec.cli import (
 PROGRAMS = (
   demo,
   generate,
+  capture,
   train,
   ckpt,
   evals,

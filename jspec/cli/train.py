@@ -3,6 +3,8 @@
 
 import argparse
 
+from jspec.cli import processes
+
 
 def add(programs) -> None:
   """Declares the program."""
@@ -18,26 +20,22 @@ def add(programs) -> None:
     '--workdir', metavar='DIR', help='checkpoints and metrics; resumes if used'
   )
   parser.add_argument(
-    '--capture-only',
-    action='store_true',
-    help='fill the store of hidden states, then stop',
-  )
-  parser.add_argument(
     '--resume',
     action='store_true',
     help='go on from a checkpoint of --workdir, or refuse to start',
   )
+  processes.add(parser)
   parser.set_defaults(run=run, overrides=[])
 
 
 def run(args: argparse.Namespace) -> None:
   """Hands the config and its overrides to the trainer."""
-  from jspec.train import main
+  with processes.joined(args):
+    from jspec.train import main
 
-  main.run(
-    args.config,
-    args.overrides,
-    args.workdir,
-    capture_only=args.capture_only,
-    must_resume=args.resume,
-  )
+    main.run(
+      args.config,
+      args.overrides,
+      args.workdir,
+      must_resume=args.resume,
+    )

@@ -5,36 +5,33 @@
   STORE/taps-00000.array_record     records of the first documents
   STORE/taps-00000.npz              their ids, lengths, tokens and masks
 
-A record holds tokens, mask and taps [S, C, D] with a checksum; the .npz repeats
-the small columns, so that counting reads no gigabytes. Shards are renamed into
-place, data first, index second: a killed capture loses at most one of them.
-Taps are the residual stream after each captured layer, before any final norm:
-float32, bfloat16, or int8 with one scale a token and layer.
+A record (`tap_records`) holds tokens, mask and taps [S, C, D] with a checksum;
+the .npz repeats the small columns, so that counting reads no gigabytes. Shards
+get their names when they are whole, data first, index second: a killed capture
+loses at most one of them. Taps are the residual stream after each captured
+layer, before any final norm. STORE is a folder or lies in object storage
+(`places`).
 """
 
 import dataclasses
+import hashlib
+import io
 import json
 import os
 import pathlib
-import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from array_record.python import array_record_module
 
 from jspec import errors
-from jspec.data import array_records, examples
+from jspec.data import array_records, examples, places, tap_records
 
 FORMAT = 1
-DTYPES = ('float32', 'bfloat16', 'int8')
 _MANIFEST = 'manifest.json'
-# magic, crc32 of the rest, id bytes, S, C, D, index into DTYPES
-_HEADER = struct.Struct('<4sIIIIII')
-_MAGIC = b'TAPS'
 # What numpy raises about an index that is absent, cut or damaged.
 _UNREADABLE = (
   OSError,
@@ -56,7 +53,7 @@ class Settings:
     width: target width, the D axis.
     is_pre_norm: taps were taken before any final norm.
     template: hash of the chat template, '' without one.
-    dtype: one of DTYPES.
+    dtype: one of `tap_records.DTYPES`.
     documents: `examples.fingerprint` of the documents, in order.
     num_documents: how many there are.
     shard_len: documents in a shard.
@@ -74,9 +71,10 @@ class Settings:
   shard_len: int
 
   def __post_init__(self):
-    if self.dtype not in DTYPES:
+    if self.dtype not in tap_records.DTYPES:
       raise errors.UserError(
-        f'taps cannot be stored as {self.dtype}: choose one of {DTYPES}'
+        f'taps cannot be stored as {self.dtype}: choose one of'
+        f' {tap_records.DTYPES}'
       )
 
   @property
@@ -88,10 +86,11 @@ class Writer:
   """Fills a store shard by shard; opening an unfinished one resumes it."""
 
   def __init__(self, folder: pathlib.Path | str, settings: Settings):
-    self.folder = pathlib.Path(folder)
+    self.folder = places.folder(folder)
     self.settings = settings
-    self.folder.mkdir(parents=True, exist_ok=True)
-    if (self.folder / _MANIFEST).exists():
+    places.make(self.folder)
+    names = places.names(self.folder)
+    if _MANIFEST in names:
       found = _read_manifest(self.folder)[0]
       differing = _differing(settings, found)
       if differing:
@@ -99,21 +98,23 @@ class Writer:
           f'{self.folder} holds taps with other settings ({differing}): use '
           'another folder or delete it'
         )
-    elif any(self.folder.iterdir()):
+    elif names:
       raise errors.UserError(
         f'{self.folder} is not empty and holds no taps: use another folder'
       )
     else:
       self._write_manifest(is_complete=False)
-    for leftover in self.folder.glob('*.partial'):
-      leftover.unlink()
+    for leftover in names:
+      if leftover.endswith('.partial'):
+        (self.folder / leftover).unlink()
 
   def missing_shards(self) -> list[int]:
     """Lists the shards still to be written."""
+    names = places.names(self.folder)
     return [
       shard
       for shard in range(self.settings.num_shards)
-      if not _index_path(self.folder, shard).exists()
+      if _index_name(shard) not in names
     ]
 
   def write_shard(
@@ -123,28 +124,25 @@ class Writer:
     taps: Sequence[np.ndarray],
   ) -> None:
     """Writes the documents of one shard with their taps [S, C, D]."""
-    path = _data_path(self.folder, shard)
-    partial = path.with_suffix('.partial')
-    # One record a group reads any document alone; states do not compress.
-    writer = array_record_module.ArrayRecordWriter(
-      str(partial), 'group_size:1,uncompressed'
-    )
-    for document, states in zip(documents, taps, strict=True):
-      writer.write(_encode(document, states, self.settings.dtype))
-    writer.close()
-    _replace(partial, path)
-    index = _index_path(self.folder, shard)
-    partial = index.with_suffix('.npz.partial')
-    with open(partial, 'wb') as file:
-      np.savez(
-        file,
-        ids=np.array([document.id for document in documents]),
-        lengths=np.array([len(document) for document in documents], np.int64),
-        tokens=np.concatenate([document.tokens for document in documents]),
-        is_answer=np.concatenate([d.is_answer for d in documents]),
-        num_bytes=np.int64(path.stat().st_size),
+    with places.writing(self.folder / _data_name(shard)) as path:
+      # One record a group reads any document alone; states do not compress.
+      writer = array_record_module.ArrayRecordWriter(
+        str(path), 'group_size:1,uncompressed'
       )
-    _replace(partial, index)
+      for document, states in zip(documents, taps, strict=True):
+        writer.write(tap_records.encode(document, states, self.settings.dtype))
+      writer.close()
+      num_bytes = path.stat().st_size
+    columns = {
+      'ids': np.array([document.id for document in documents]),
+      'lengths': np.array([len(document) for document in documents], np.int64),
+      'tokens': np.concatenate([document.tokens for document in documents]),
+      'is_answer': np.concatenate([d.is_answer for d in documents]),
+      'num_bytes': np.int64(num_bytes),
+    }
+    with places.writing(self.folder / _index_name(shard)) as path:
+      with open(path, 'wb') as file:
+        np.savez(file, **columns)
 
   def finish(self) -> None:
     """Marks the store as complete."""
@@ -159,9 +157,8 @@ class Writer:
       **dataclasses.asdict(self.settings),
       'is_complete': is_complete,
     }
-    partial = self.folder / (_MANIFEST + '.partial')
-    partial.write_text(json.dumps(content, indent=2) + '\n')
-    _replace(partial, self.folder / _MANIFEST)
+    with places.writing(self.folder / _MANIFEST) as path:
+      path.write_text(json.dumps(content, indent=2) + '\n')
 
 
 class Store:
@@ -169,6 +166,12 @@ class Store:
 
   `store[i]` is a dict of `tokens`, `is_answer` and `taps`; the last are
   float32 or bfloat16 (int8 is expanded). `taps` chooses and orders layers.
+  Shards in object storage are fetched when the store is opened.
+
+  Attributes:
+    settings: what it was made from.
+    documents: all documents, in order, without their taps.
+    num_bytes: of all its shards and indices.
   """
 
   def __init__(
@@ -179,8 +182,9 @@ class Store:
     fingerprint: str,
     taps: Sequence[int],
     template: str | None = None,
+    on_message: Callable[[str], None] = print,
   ):
-    self.folder = pathlib.Path(folder)
+    self.folder = places.folder(folder)
     self.settings, is_complete = _read_manifest(self.folder)
     where = f'the taps in {self.folder}'
     if not is_complete:
@@ -210,14 +214,19 @@ class Store:
         f'({self.settings.template}, now {template}): capture them again'
       )
     self._columns = [self.settings.taps.index(layer) for layer in taps]
-    self._read_index()
+    self._open_shards(on_message)
 
   def __len__(self) -> int:
     return len(self.documents)
 
+  @property
+  def num_tokens(self) -> int:
+    """Tokens of all documents."""
+    return sum(map(len, self.documents))
+
   def __getitem__(self, number: int) -> dict[str, np.ndarray]:
     where = self._records.where(int(number))
-    document, taps = _decode(self._records[int(number)], where)
+    document, taps = tap_records.decode(self._records[int(number)], where)
     if document.id != self.documents[number].id:
       raise errors.UserError(
         f'{where} is {document.id} but the index says '
@@ -231,16 +240,16 @@ class Store:
       'taps': taps,
     }
 
-  def _read_index(self):
+  def _open_shards(self, on_message):
     self.documents: list[examples.Document] = []
-    paths = []
+    self.num_bytes = 0
+    sizes = []
     for shard in range(self.settings.num_shards):
-      path = _data_path(self.folder, shard)
+      path = self.folder / _data_name(shard)
       try:
-        # Opened here, because numpy leaves a cut file open.
-        with open(_index_path(self.folder, shard), 'rb') as file:
-          columns = dict(np.load(file))
-        num_bytes = path.stat().st_size
+        index = places.read(self.folder / _index_name(shard))
+        columns = dict(np.load(io.BytesIO(index)))
+        num_bytes = places.num_bytes(path)
       except _UNREADABLE as error:
         raise errors.UserError(
           f'shard {shard} of {self.folder} cannot be read ({error}): delete '
@@ -252,24 +261,41 @@ class Store:
           'delete the shard and run the capture again'
         )
       self.documents += _split(columns)
-      paths.append(str(path))
-    self._records = array_records.Files(paths)
+      self.num_bytes += num_bytes + len(index)
+      sizes.append(num_bytes)
+    if places.is_remote(self.folder):
+      on_message(f'taps: {sum(sizes) / 1e9:.2f} GB of {self.folder}, kept here')
+    key = self._key()
+    self._records = array_records.Files(
+      [
+        str(places.local_file(self.folder / _data_name(shard), size, key))
+        for shard, size in enumerate(sizes)
+      ]
+    )
     if len(self._records) != len(self.documents):
       raise errors.UserError(
         f'{self.folder} holds {len(self._records)} records for '
         f'{len(self.documents)} documents: capture the taps again'
       )
 
+  def _key(self):
+    """A name for the content, for copies of it."""
+    content = {'folder': os.fspath(self.folder)}
+    content |= dataclasses.asdict(self.settings)
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
 
 def exists(folder: pathlib.Path | str) -> bool:
   """Says whether the folder holds a finished store with all its shards."""
-  folder = pathlib.Path(folder)
-  if not (folder / _MANIFEST).exists():
+  place = places.folder(folder)
+  names = places.names(place)
+  if _MANIFEST not in names:
     return False
-  settings, is_complete = _read_manifest(folder)
+  settings, is_complete = _read_manifest(place)
   # A damaged shard that was deleted is captured again.
-  shards = range(settings.num_shards)
-  return is_complete and all(_index_path(folder, n).exists() for n in shards)
+  indices = map(_index_name, range(settings.num_shards))
+  return is_complete and names.issuperset(indices)
 
 
 def _split(columns: dict[str, np.ndarray]) -> Iterator[examples.Document]:
@@ -286,15 +312,16 @@ def _split(columns: dict[str, np.ndarray]) -> Iterator[examples.Document]:
 
 def _read_manifest(folder) -> tuple[Settings, bool]:
   path = folder / _MANIFEST
-  if not path.exists():
+  if _MANIFEST not in places.names(folder):
     raise errors.UserError(f'{folder} holds no taps: run the capture first')
   try:
-    content: dict[str, Any] = json.loads(path.read_text())
+    content: dict[str, Any] = json.loads(places.read(path))
     version = content.pop('format')
     is_complete = content.pop('is_complete')
     content['taps'] = tuple(content['taps'])
     settings = Settings(**content)
-  except (json.JSONDecodeError, KeyError, TypeError) as error:
+  # Another program's file may be anything.
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise errors.UserError(
       f'{path} is not a manifest of taps ({error}): capture them again'
     ) from error
@@ -318,83 +345,9 @@ def _differing(ours: Settings, theirs: Settings) -> str:
   )
 
 
-def _encode(document, states, dtype) -> bytes:
-  length = len(document)
-  if states.shape[0] != length:
-    raise RuntimeError(
-      f'{document.id} has {length} tokens and {states.shape[0]} rows of taps'
-    )
-  if not np.isfinite(states.astype(np.float32)).all():
-    raise errors.UserError(
-      f'the target gives states that are not finite for `{document.id}`'
-    )
-  name = document.id.encode()
-  parts = [
-    name,
-    document.tokens.astype('<i4').tobytes(),
-    document.is_answer.astype(np.uint8).tobytes(),
-  ]
-  if dtype == 'int8':
-    exact = states.astype(np.float32)
-    scales = np.abs(exact).max(axis=-1) / 127
-    scales = np.where(scales > 0, scales, 1).astype('<f4')
-    parts.append(scales.tobytes())
-    parts.append(np.rint(exact / scales[..., None]).astype(np.int8).tobytes())
-  else:
-    parts.append(states.astype(_numpy_dtype(dtype)).tobytes())
-  payload = b''.join(parts)
-  header = _HEADER.pack(
-    _MAGIC,
-    zlib.crc32(payload),
-    len(name),
-    *states.shape,
-    DTYPES.index(dtype),
-  )
-  return header + payload
+def _data_name(shard):
+  return f'taps-{shard:05d}.array_record'
 
 
-def _decode(record: bytes, where: str):
-  magic, checksum, name_len, s, c, d, code = _HEADER.unpack_from(record)
-  payload = memoryview(record)[_HEADER.size :]
-  if magic != _MAGIC or zlib.crc32(payload) != checksum:
-    raise errors.UserError(
-      f'{where} is damaged (checksum): capture the taps again'
-    )
-  dtype = DTYPES[code]
-  offset = 0
-
-  def take(kind, count):
-    nonlocal offset
-    values = np.frombuffer(payload, kind, count, offset)
-    offset += values.nbytes
-    return values
-
-  name = bytes(take(np.uint8, name_len)).decode()
-  tokens = take('<i4', s)
-  is_answer = take(np.uint8, s).astype(bool)
-  if dtype == 'int8':
-    scales = take('<f4', s * c).reshape(s, c, 1)
-    levels = take(np.int8, s * c * d).reshape(s, c, d)
-    taps = (levels * scales).astype(ml_dtypes.bfloat16)
-  else:
-    taps = take(_numpy_dtype(dtype), s * c * d).reshape(s, c, d)
-  return examples.Document(name, tokens, is_answer), taps
-
-
-def _numpy_dtype(dtype):
-  return np.dtype(ml_dtypes.bfloat16 if dtype == 'bfloat16' else '<f4')
-
-
-def _data_path(folder, shard):
-  return folder / f'taps-{shard:05d}.array_record'
-
-
-def _index_path(folder, shard):
-  return folder / f'taps-{shard:05d}.npz'
-
-
-def _replace(partial: pathlib.Path, final: pathlib.Path) -> None:
-  """Makes the file durable, then gives it its name in one step."""
-  with open(partial, 'rb') as file:
-    os.fsync(file.fileno())
-  os.replace(partial, final)
+def _index_name(shard):
+  return f'taps-{shard:05d}.npz'

@@ -21,6 +21,7 @@ apart from `kv` because context rows need no query.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -33,7 +34,8 @@ from jspec.cache import paged
 from jspec.drafters import conv
 from jspec.kernels.block_tree_attention import api as block_tree_attention
 from jspec.kernels.draft_block_attention import api as draft_block_attention
-from jspec.nn import layers, rope, stack, tiles
+from jspec.kernels.draft_block_attention import sharded as sharded_attention
+from jspec.nn import fused, layers, remat, rope, spread, stack, tiles
 from jspec.typing import Array, Float, Int, Key
 
 
@@ -132,9 +134,11 @@ class BlockLayer(nnx.Module):
     return self._rows(context, kv[...], config, cos, sin)
 
   def _rows(self, x, kv, config, cos, sin):
-    heads = tiles.matmul(x, kv)
-    heads = heads.reshape(*x.shape[:2], -1, config.head_width)
-    keys, values = jnp.split(heads, 2, axis=2)
+    widths = (config.num_kv_heads * config.head_width,) * 2
+    keys, values = (
+      part.reshape(*x.shape[:2], -1, config.head_width)
+      for part in fused.columns(x, kv, widths, config.num_kv_heads)
+    )
     keys = layers.rms_norm(keys, self.k_norm[...], config.norm_eps)
     return rope.apply(keys, cos, sin), values
 
@@ -166,6 +170,22 @@ class BlockLayer(nnx.Module):
     x = x + around(mix, normed, 'attn')
     normed = layers.rms_norm(x, self.mlp_norm[...], config.norm_eps)
     return x + around(feed_forward, normed, 'mlp')
+
+
+def _attend(*arrays, **named):
+  """`draft_block_attention` on the mesh that is traced for, if there is one."""
+  found = spread.now()
+  if found is None:
+    return draft_block_attention.draft_block_attention(*arrays, **named)
+  rows, blocks = found.batch(arrays[0].shape)
+  return sharded_attention.draft_block_attention(
+    *arrays,
+    mesh=found.mesh,
+    heads=found.shared(found.heads, arrays[1].shape[3]),
+    rows=rows,
+    blocks=blocks,
+    **named,
+  )
 
 
 def _optional(arrays, name):
@@ -254,7 +274,7 @@ class Block(nnx.Module):
 
       def attend(q, k, v):
         blocks = (split(heads) for heads in (q, k, v))
-        mixed = draft_block_attention.draft_block_attention(
+        mixed = _attend(
           *blocks,
           layer_k,
           layer_v,
@@ -264,13 +284,15 @@ class Block(nnx.Module):
         )
         return mixed.reshape(q.shape)
 
-      return layer(x, config, cos, sin, attend, block_size)
+      x = layer(x, config, cos, sin, attend, block_size)
+      return spread.stream(x)
 
     if config.layer_windows is not None:
       # A window is known when compiled, so these layers are not a loop.
       for index, window in enumerate(config.layer_windows):
         layer = stack.layer(self.layers, index)
-        flat = run(flat, layer, jnp.asarray(index), window)
+        one = remat.layer(functools.partial(run, window=window))
+        flat = one(flat, layer, jnp.asarray(index))
       return flat.reshape(x.shape)
 
     def body(x, inputs):
@@ -278,7 +300,7 @@ class Block(nnx.Module):
       return run(x, layer, index, None), None
 
     inputs = (self.layers, jnp.arange(config.num_layers))
-    flat, _ = jax.lax.scan(body, flat, inputs)
+    flat, _ = jax.lax.scan(remat.layer(body), flat, inputs)
     return flat.reshape(x.shape)
 
   def score(

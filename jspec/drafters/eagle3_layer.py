@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jspec.nn import layers, rope, tiles
+from jspec.nn import fused, layers, rope, tiles
 from jspec.typing import Array, Float, Int, Key
 
 
@@ -105,9 +105,12 @@ class Layer(nnx.Module):
     self, x: Float[Array, 'B T D2'], cos: Array, sin: Array
   ) -> tuple[Float[Array, 'B T K H'], Float[Array, 'B T K H']]:
     """Keys, rotated, and values."""
-    heads = tiles.matmul(x, self.kv[...])
-    heads = heads.reshape(*x.shape[:2], -1, self.config.head_width)
-    keys, values = jnp.split(heads, 2, axis=2)
+    c = self.config
+    widths = (c.num_kv_heads * c.head_width,) * 2
+    keys, values = (
+      part.reshape(*x.shape[:2], -1, c.head_width)
+      for part in fused.columns(x, self.kv[...], widths, c.num_kv_heads)
+    )
     return rope.apply(keys, cos, sin), values
 
   def queries(

@@ -31,6 +31,7 @@ from jspec import errors
 from jspec.drafters import anchors as anchors_lib
 from jspec.drafters import base, distill, losses, parts, vocab
 from jspec.kernels.linear_xent import api as linear_xent
+from jspec.nn import spread
 from jspec.typing import Array, Bool, Float, Int, Key
 
 TERMS = ('kl', 'tv', 'lk_hybrid', 'ce')
@@ -175,12 +176,12 @@ def loss(
     wanted: labels of the steps.
     teacher: None where no term needs it.
   """
-  rows, num_anchors, num_steps, width = hidden.shape
+  num_steps = hidden.shape[2]
   row_chunk = config.chunk * num_steps
   columns, inside = vocab.to_draft(wanted.tokens, draft_token_ids)
   mask, of_teacher = wanted.exists, {}
   if teacher is not None:
-    states = teacher.hidden.reshape(rows, num_anchors * num_steps, -1)
+    states = spread.flat(teacher.hidden)
     of_teacher = dict(
       teacher_hidden=states,
       teacher_head=teacher.head,
@@ -193,10 +194,10 @@ def loss(
       can_draft = vocab.to_draft(best, draft_token_ids)[1]
       mask &= can_draft.reshape(mask.shape)
   out = linear_xent.linear_xent(
-    hidden.reshape(rows, -1, width),
+    spread.flat(hidden),
     head,
     losses=config.computed,
-    labels=columns.reshape(rows, -1),
+    labels=spread.flat(columns),
     row_chunk=row_chunk,
     **of_teacher,
   )

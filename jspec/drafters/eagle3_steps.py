@@ -11,13 +11,14 @@ line up to i and then the diagonal. Rows are therefore independent but for step
 be run alone.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
 
 from jspec.drafters import anchors as anchors_lib
 from jspec.drafters import base, eagle3_layer
-from jspec.nn import prefix_attention
+from jspec.nn import prefix_attention, remat, spread
 from jspec.typing import Array, Float
 
 
@@ -56,11 +57,25 @@ def run(
     return embedding[jnp.where((other == own) & (index < length), token, 0)]
 
   every = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
+  features = spread.stream(features)
   x = layer.inputs(embedded(every + 1, batch.segments), features)
   context = layer.rows(x, *layer.turns(batch.positions))
   nothing = jnp.zeros((*row.shape, 0, *context[0].shape[2:]), x.dtype)
   own = (nothing, nothing)
   x, hidden = (anchors_lib.gather(y, row) for y in (x, features))
+
+  def advance(step, x, hidden, own, turns):
+    mixed = prefix_attention.prefix_attention(
+      layer.queries(x, *turns)[:, :, None],
+      *own,
+      *context,
+      own=jnp.ones((1, step), bool),
+      limits=limits,
+      row_segments=segment,
+      segments=batch.segments,
+    )
+    return spread.stream(layer.finish(hidden, mixed[:, :, 0]))
+
   out = []
   for step in range(num_steps):
     turns = layer.turns(position + step)
@@ -72,14 +87,6 @@ def run(
         jnp.concatenate([old, one[:, :, None]], axis=2)
         for old, one in zip(own, new, strict=True)
       )
-    mixed = prefix_attention.prefix_attention(
-      layer.queries(x, *turns)[:, :, None],
-      *own,
-      *context,
-      own=jnp.ones((1, step), bool),
-      limits=limits,
-      row_segments=segment,
-      segments=batch.segments,
-    )
-    out.append(layer.finish(hidden, mixed[:, :, 0]))
+    run_step = remat.layer(functools.partial(advance, step))
+    out.append(run_step(x, hidden, own, turns))
   return jnp.stack(out, axis=2)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jspec.nn import layers, moe, rope
+from jspec.nn import fused, layers, moe, rope
 from jspec.typing import Array, Float, Int, Key
 
 
@@ -112,9 +112,12 @@ class Layer(nnx.Module):
     """Queries and keys, normed and rotated, and values."""
     c = self.config
     normed = layers.rms_norm(x, self.attn_norm[...], c.norm_eps)
-    heads = (normed @ self.qkv[...]).reshape(*x.shape[:2], -1, c.head_width)
-    ends = (c.num_heads, c.num_heads + c.num_kv_heads)
-    queries, keys, values = jnp.split(heads, ends, axis=2)
+    counts = (c.num_heads, c.num_kv_heads, c.num_kv_heads)
+    widths = tuple(count * c.head_width for count in counts)
+    queries, keys, values = (
+      part.reshape(*x.shape[:2], -1, c.head_width)
+      for part in fused.columns(normed, self.qkv[...], widths, c.num_kv_heads)
+    )
     if self.q_norm is not None:
       queries = layers.rms_norm(queries, self.q_norm[...], c.norm_eps)
       keys = layers.rms_norm(keys, self.k_norm[...], c.norm_eps)

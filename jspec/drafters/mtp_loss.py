@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jspec import errors
 from jspec.drafters import anchors, base, distill, losses, parts, vocab
 from jspec.kernels.linear_xent import api as linear_xent
+from jspec.nn import spread
 from jspec.typing import Array, Bool, Float, Int, Key
 
 STEP_TERMS = ('ce', 'kl', 'tv', 'lk')
@@ -229,14 +230,14 @@ def compute(
     The loss; metrics (terms by name [G], `weight`, the sum the loss is a mean
     over); hits.
   """
-  rows, length, num_steps, width = hidden.shape
+  rows, length, num_steps, _ = hidden.shape
   names = _kernel_losses(config)
-  flat = _flat if config.compared else lambda x: None
+  flat = spread.flat if config.compared else lambda x: None
   out = linear_xent.linear_xent(
-    _flat(hidden),
+    spread.flat(hidden),
     head,
     losses=names,
-    labels=labels.reshape(rows, -1),
+    labels=spread.flat(labels),
     teacher_hidden=flat(teacher_hidden),
     teacher_head=teacher_head if config.compared else None,
     teacher_columns=teacher_columns if config.compared else None,
@@ -303,10 +304,6 @@ def _terms(config, out):
     else:
       terms[name] = found[name]
   return terms
-
-
-def _flat(x):
-  return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
 def _need(holds, what, expected):

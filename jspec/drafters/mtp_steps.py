@@ -10,13 +10,14 @@ depend on each other through step 0 alone, which runs on the whole sequence, and
 later steps and the loss can take any subset of the rows.
 """
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
 
 from jspec.drafters import anchors, base, mtp_loss, vocab
 from jspec.kernels.linear_xent import api as linear_xent
-from jspec.nn import prefix_attention
+from jspec.nn import prefix_attention, remat, spread
 from jspec.typing import Array, Bool, Float, Int
 
 
@@ -43,21 +44,12 @@ def run(
   states = drafter.first_states(batch.taps)
   following = mtp_loss.following(batch.tokens, segments, 1)
   x = drafter.inputs(following, states, is_zeroed(drafter, batch.positions, 0))
+  x = spread.stream(x)
   q, k, v = drafter.layer.before_attention(x, batch.positions)
   context, x = (k, v), at_rows(x)
   q, keys, values = at_rows(q), [at_rows(k)], [at_rows(v)]
-  hidden, drafted = [], []
-  for step in range(config.ttt_length):
-    if step:
-      if config.on_policy:
-        tokens = vocab.to_target(drafted[-1], drafter.token_ids())
-      else:
-        tokens = at_rows(mtp_loss.following(batch.tokens, segments, 1 + step))
-      zeroed = is_zeroed(drafter, positions, step)
-      x = drafter.inputs(tokens, states, zeroed)
-      q, k, v = drafter.layer.before_attention(x, positions + step)
-      keys.append(k)
-      values.append(v)
+
+  def advance(step, x, q, keys, values):
     # Its own key of step 0 is among the row's own: what it shares with the
     # others are the rows before.
     mixed = prefix_attention.prefix_attention(
@@ -70,15 +62,31 @@ def run(
       row_segments=own_segments,
       segments=segments,
     )
-    states, normed = drafter.outputs(
-      drafter.layer.after_attention(x, mixed[:, :, 0])
+    return drafter.outputs(
+      spread.stream(drafter.layer.after_attention(x, mixed[:, :, 0]))
     )
+
+  hidden, drafted = [], []
+  for step in range(config.ttt_length):
+    if step:
+      if config.on_policy:
+        tokens = vocab.to_target(drafted[-1], drafter.token_ids())
+      else:
+        tokens = at_rows(mtp_loss.following(batch.tokens, segments, 1 + step))
+      zeroed = is_zeroed(drafter, positions, step)
+      x = drafter.inputs(tokens, states, zeroed)
+      q, k, v = drafter.layer.before_attention(x, positions + step)
+      keys.append(k)
+      values.append(v)
+    run_step = remat.layer(functools.partial(advance, step))
+    states, normed = run_step(x, q, keys, values)
     hidden.append(normed)
-    drafted.append(
-      linear_xent.linear_argmax(
-        normed, drafter.head[...], row_chunk=config.chunk
-      )
+    best = linear_xent.linear_argmax(
+      spread.flat(normed[:, :, None]),
+      drafter.head[...],
+      row_chunk=config.chunk,
     )
+    drafted.append(best.reshape(rows.shape))
   return jnp.stack(hidden, axis=2), jnp.stack(drafted, axis=2)
 
 

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jspec import errors
 from jspec.drafters import distill, losses, parts
 from jspec.kernels.linear_xent import api as linear_xent
+from jspec.nn import spread
 from jspec.typing import Array, Bool, Float, Int
 
 # Term -> the rows it is made of, as `linear_xent` calls them.
@@ -208,10 +209,10 @@ def slot_rows(
       raise errors.UserError(
         f'kl_top_k={top_k}: the draft vocabulary has {head.shape[1]} tokens'
       )
-  rows, _, num_slots, _ = hidden.shape
+  num_slots = hidden.shape[2]
 
   def flat(x):
-    return None if x is None else x.reshape(rows, -1, *x.shape[3:])
+    return None if x is None else spread.flat(x)
 
   out = linear_xent.linear_xent(
     flat(hidden),

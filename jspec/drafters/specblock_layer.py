@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jspec.drafters import specblock_config
+from jspec.nn import fused, remat, rope
 from jspec.nn import layers as layers_lib
-from jspec.nn import rope
 from jspec.typing import Array, Float, Int, Key
 
 # Mixed values of the queries; given the layer's number and its q, k and v, each
@@ -86,8 +86,13 @@ class Layer(nnx.Module):
     x = self.shifted(x)
     normed = layers_lib.rms_norm(x, self.attn_norm[...], config.norm_eps)
     q = rope.apply((normed @ self.q[...]).reshape(flat), cos, sin)
-    heads = (normed @ self.kv[...]).reshape(flat)
-    k, v = jnp.split(heads, 2, axis=2)
+    widths = (config.num_kv_heads * config.head_width,) * 2
+    k, v = (
+      part.reshape(flat)
+      for part in fused.columns(
+        normed, self.kv[...], widths, config.num_kv_heads
+      )
+    )
     k = rope.apply(k, cos, sin)
     q, k, v = (heads.reshape(shape) for heads in (q, k, v))
     mixed = attend(q, k, v).reshape(*x.shape[:3], -1)
@@ -127,6 +132,9 @@ def run(
     def of_layer(q, k, v, i=i):
       return attend(i, q, k, v)
 
-    x, made = layer(x, config, cos, sin, of_layer)
+    def one(x, layer=layer, attend=of_layer):
+      return layer(x, config, cos, sin, attend)
+
+    x, made = remat.layer(one)(x)
     rows.append(made)
   return x, rows

@@ -170,6 +170,8 @@ def table(result: dict[str, Any]) -> str:
     f'target {result["settings"]["target"]}, drafter {result["drafter"]},'
     f' {result["settings"]["num_rows"]} rows, temperature'
     f' {result["settings"]["temperature"]:g}',
+    f'prompts through chat template {result["settings"]["template"] or "none"},'
+    ' without variables',
     '',
     table_text.aligned(
       ['', 'answers', 'tokens', 'tokens/round', 'accepted/round'],

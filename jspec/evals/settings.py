@@ -9,6 +9,7 @@ from jspec import errors, loading
 from jspec.data import sources
 from jspec.decode import sampling
 from jspec.evals import prompts as prompts_lib
+from jspec.text import chat
 
 
 def describe(
@@ -29,6 +30,7 @@ def describe(
   return {
     'target': loaded.name,
     'fingerprint': loaded.fingerprint,
+    'template': chat.fingerprint(loaded.template),
     'prompts': prompts_lib.digest(prompts),
     'num_prompts': len(prompts),
     'num_turns': sum(len(prompt.turns) for prompt in prompts),

@@ -13,6 +13,7 @@ both are the same.
 import jax.numpy as jnp
 import numpy as np
 
+from jspec.nn import spread, tiles
 from jspec.typing import Array
 
 
@@ -61,6 +62,33 @@ def spans(
         found.append((own + first, own + last))
       place += size
   return found
+
+
+def columns(
+  x: Array,
+  weight: Array,
+  widths: tuple[int, ...],
+  num_units: int | None = None,
+) -> list[Array]:
+  """The products of x and each matrix of [a | b | c], as one matmul.
+
+  Traced for a mesh that shares out columns it is a matmul for each: so little
+  of the weight moves between devices, and nothing of what they give.
+
+  Args:
+    x: [..., D].
+    weight: [D, sum of widths], plain or cut (`nn.tiles`).
+    widths: columns of each part.
+    num_units: heads of a part, which stay whole; None: its columns.
+  """
+  found = spread.now()
+  if found is None or found.heads is None:
+    return split(tiles.matmul(x, weight), widths, 1)
+  parts = jnp.split(weight, np.cumsum(widths)[:-1], axis=-1)
+  return [
+    x @ spread.columns(part, width if num_units is None else num_units)
+    for part, width in zip(parts, widths, strict=True)
+  ]
 
 
 def split(x: Array, widths: tuple[int, ...], num_shards: int) -> list[Array]:

@@ -47,7 +47,9 @@ def gated_mlp(
     num_shards: how the columns of `gate_up` lie (`nn.fused`).
     activation: act, a key of `GATES`.
   """
-  columns = tiles.matmul(x, gate_up)
-  width = columns.shape[-1] // 2
-  gate, up = fused.split(columns, (width, width), num_shards)
+  widths = (gate_up.size // x.shape[-1] // 2,) * 2
+  if num_shards == 1:
+    gate, up = fused.columns(x, gate_up, widths)
+  else:
+    gate, up = fused.split(tiles.matmul(x, gate_up), widths, num_shards)
   return tiles.matmul(GATES[activation](gate, up), down)

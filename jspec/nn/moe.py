@@ -29,7 +29,7 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
 from jspec import errors
-from jspec.nn import layers
+from jspec.nn import layers, spread
 from jspec.typing import Array, Float, Int
 
 SCORES = ('sigmoid', 'softmax')
@@ -164,7 +164,12 @@ class Moe(nnx.Module):
     if config.has_biases:
       experts += [getattr(self, name)[...] for name in _BIASES]
     run = functools.partial(mix, activation=config.activation)
-    if self.mesh is not None:
+    found = spread.now()
+    if found is not None:
+      axis = found.shared(found.experts, config.num_experts)
+      rows = found.batch(x.shape[:-1])
+      run = functools.partial(on_mesh, run, found.mesh, axis, rows=rows)
+    elif self.mesh is not None:
       run = functools.partial(on_mesh, run, self.mesh, self.axis)
     out = run(x, choice, *experts)
     if self.shared_gate_up is None:
@@ -228,6 +233,7 @@ def mix(
   down_bias: Float[Array, 'E D'] | None = None,
   *,
   activation: str = 'silu',
+  is_part: bool = False,
 ) -> Float[Array, '*batch D']:
   """Weighted sum of the chosen experts' outputs, sorted by expert.
 
@@ -239,6 +245,7 @@ def mix(
     gate_up_bias: added to the columns of gate and up; None for none.
     down_bias: added to what an expert gives.
     activation: a key of `layers.GATES`.
+    is_part: some rows are of experts that are not there.
   """
   top_k = choice.experts.shape[-1]
   expert = choice.experts.reshape(-1)
@@ -247,6 +254,9 @@ def mix(
   sizes = jnp.zeros((gate_up.shape[0],), jnp.int32)
   sizes = sizes.at[expert].add(1, mode='drop')
   rows = x.reshape(-1, x.shape[-1])[order // top_k]
+  if is_part:
+    # Behind the last group the gradient may be anything, too.
+    rows = jnp.where(is_here[order][:, None], rows, 0)
   columns = jax.lax.ragged_dot(rows, gate_up, sizes)
   if gate_up_bias is not None:
     columns += gate_up_bias[expert[order]]
@@ -266,39 +276,57 @@ def mix(
 def on_mesh(
   run: Callable[..., Array],
   mesh: Mesh,
-  axis: str,
+  axis: str | None,
   x: Float[Array, '*batch D'],
   choice: Choice,
   *experts: Array,
+  rows: tuple = (),
 ) -> Float[Array, '*batch D']:
   """`mix` with the experts shared out over a mesh axis.
 
-  Every device has all rows, computes what its own experts add, and one sum over
-  the devices ends the layer, as behind an MLP that is shared out by F.
+  Every device computes what its own experts add to the rows it sees, and one
+  sum over the devices ends the layer, as behind an MLP that is shared out by F.
+  It sees the rows that all devices of the axis have: they are gathered first if
+  the axis shares out rows too, and each device gets the sums of its own.
 
   Args:
     run: `mix`.
     mesh: the devices.
-    axis: of the mesh, whose size divides E.
-    x: the rows, on every device.
+    axis: of the mesh, whose size divides E; None: all experts everywhere.
+    x: the rows.
     choice: of `route`.
     *experts: arrays of `mix`, shared out by expert.
+    rows: axes of the mesh, or tuples of them, that share out the leading axes
+      of `x`; (): every device has all rows.
   """
-  size = experts[0].shape[0] // mesh.shape[axis]
+  num_experts = experts[0].shape[0]
+  size = num_experts // (1 if axis is None else mesh.shape[axis])
+  of_first = rows[0] if rows and rows[0] else ()
+  is_gathered = axis is not None and axis in of_first
 
   def local(x, choice, *experts):
+    if axis is None:
+      return run(x, choice, *experts)
+    if is_gathered:
+      x, choice = jax.tree.map(
+        lambda part: jax.lax.all_gather(part, axis, axis=0, tiled=True),
+        (x, choice),
+      )
     mine = choice.experts - jax.lax.axis_index(axis) * size
     is_mine = (mine >= 0) & (mine < size)
     # The rows of others lie behind the last group.
     found = Choice(jnp.where(is_mine, mine, size), choice.weights)
-    return jax.lax.psum(run(x, found, *experts), axis)
+    out = run(x, found, *experts, is_part=True)
+    if is_gathered:
+      return jax.lax.psum_scatter(out, axis, scatter_dimension=0, tiled=True)
+    return jax.lax.psum(out, axis)
 
-  whole, spread = PartitionSpec(), PartitionSpec(axis)
+  batch, spread_out = PartitionSpec(*rows), PartitionSpec(axis)
   return jax.shard_map(
     local,
     mesh=mesh,
-    in_specs=(whole, whole, *[spread] * len(experts)),
-    out_specs=whole,
+    in_specs=(batch, batch, *[spread_out] * len(experts)),
+    out_specs=batch,
     check_vma=False,
   )(x, choice, *experts)
 

@@ -19,9 +19,12 @@ of a tile sees is not visited (`draft_block_attention.blockwise`).
 
 import math
 
+import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jspec.kernels.draft_block_attention import blockwise
+from jspec.nn import spread
 from jspec.typing import Array, Bool, Float, Int
 
 
@@ -70,7 +73,7 @@ def prefix_attention(
   first = jnp.broadcast_to(first[..., None], q.shape[:3])
   if begins is not None:
     first = jnp.maximum(first, begins)
-  return blockwise.attend(
+  return _spread(
     q,
     k,
     v,
@@ -81,6 +84,31 @@ def prefix_attention(
     own & is_row[..., None, None],
     1 / math.sqrt(q.shape[-1]) if scale is None else scale,
   )
+
+
+def _spread(q, k, v, context_k, context_v, first, end, own, scale):
+  """`blockwise.attend` on the mesh that is traced for, if there is one.
+
+  A device takes its own rows, of its own sequences and key-value heads, over
+  the whole context: that is gathered where tokens are shared out, and its
+  gradient is summed over the devices.
+  """
+  arrays = (q, k, v, context_k, context_v, first, end, own)
+  found = spread.now()
+  if found is None:
+    return blockwise.attend(*arrays, scale)
+  rows, tokens = found.batch(q.shape)
+  heads = found.shared(found.heads, k.shape[3])
+  own_rows = PartitionSpec(rows, tokens)
+  by_head = PartitionSpec(rows, tokens, None, heads)
+  context = PartitionSpec(rows, None, heads)
+  return jax.shard_map(
+    lambda *parts: blockwise.attend(*parts, scale),
+    mesh=found.mesh,
+    in_specs=(*[by_head] * 3, *[context] * 2, *[own_rows] * 3),
+    out_specs=by_head,
+    check_vma=False,
+  )(*arrays)
 
 
 def _spans(limits, row_segments, segments):

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jspec.nn import spread
 from jspec.typing import Array, Int
 
 
@@ -82,4 +83,4 @@ def apply(
     lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False),
     layers,
   )
-  return function(one, *args)
+  return function(spread.weights(one), *args)

@@ -62,15 +62,13 @@ async def create(
     texts=wanted.texts,
   )
   logs.note(request.scope, stream.times)
-  if not body.stream:
-    found = await replies.whole(
-      request, stream, reply.whole(stream), served.limits
-    )
-    return responses.Response(
-      replies.dumps(found), media_type='application/json'
-    )
-  await replies.whole(request, stream, stream.accepted(), served.limits)
-  return replies.EventStream(reply.events(stream), stream, served.limits)
+  return await replies.send(
+    request,
+    stream,
+    reply,
+    served.limits,
+    is_streamed=bool(body.stream),
+  )
 
 
 async def _wanted(served, body):

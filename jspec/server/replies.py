@@ -9,7 +9,7 @@ and so is one whose client stops reading.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from starlette import responses, types
 from starlette.requests import Request
@@ -34,6 +34,52 @@ def dumps(value: Any) -> bytes:
 def event(value: Any) -> bytes:
   """One event of a stream."""
   return b'data: ' + dumps(value) + b'\n\n'
+
+
+class Reply(Protocol):
+  """An answer in the making, in the form of one endpoint."""
+
+  async def whole(self, stream: streams.Stream) -> dict[str, Any]:
+    """Reads the stream to its end; returns the body of the answer."""
+    ...
+
+  def events(self, stream: streams.Stream) -> AsyncIterator[bytes]:
+    """Reads the stream; yields the bytes of one or several events."""
+    ...
+
+
+async def send(
+  request: Request,
+  stream: streams.Stream,
+  reply: Reply,
+  limits: limits_lib.Limits,
+  *,
+  is_streamed: bool,
+  end: bytes = DONE,
+  failed: Callable[[api_errors.ApiError], bytes] | None = None,
+) -> responses.Response:
+  """Answers whole, or event by event once the engine has taken the request.
+
+  Args:
+    request: who asked.
+    stream: what the engine says.
+    reply: makes the answer.
+    limits: seconds that it may take.
+    is_streamed: event by event.
+    end: see `EventStream`.
+    failed: see `EventStream`.
+
+  Raises:
+    ApiError: the client left, or the engine refused.
+    TimeoutError: the request took too long.
+  """
+  if is_streamed:
+    await whole(request, stream, stream.accepted(), limits)
+    return EventStream(
+      reply.events(stream), stream, limits, end=end, failed=failed
+    )
+  found = await whole(request, stream, reply.whole(stream), limits)
+  return responses.Response(dumps(found), media_type='application/json')
 
 
 async def whole(

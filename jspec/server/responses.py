@@ -72,16 +72,14 @@ async def create(
     texts=[turn.last_text],
   )
   logs.note(request.scope, stream.times)
-  if not body.stream:
-    found = await replies.whole(
-      request, stream, reply.whole(stream), served.limits
-    )
-    return responses.Response(
-      replies.dumps(found), media_type='application/json'
-    )
-  await replies.whole(request, stream, stream.accepted(), served.limits)
-  return replies.EventStream(
-    reply.events(stream), stream, served.limits, end=b'', failed=reply.failed
+  return await replies.send(
+    request,
+    stream,
+    reply,
+    served.limits,
+    is_streamed=bool(body.stream),
+    end=b'',
+    failed=reply.failed,
   )
 
 

@@ -131,7 +131,7 @@ def read(
   """
   if dtype not in DTYPES:
     raise errors.UserError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
-  target = _empty(reader, is_split)
+  target = _empty(reader.config, is_split)
   layout = None
   if mesh is not None:
     layout = sharding.arrange(target, sharding.checked(mesh))
@@ -141,7 +141,7 @@ def read(
   for path, variable in found:
     name, size = path[-1], variable.size
     rows = _rows(reader.config, target, path)
-    of = jax.numpy.dtype('float32' if name in _FLOAT32 else dtype)
+    of = _dtype(name, dtype)
     variable.set_value(_array(reader, name, rows, of, layout))
     done += size
     if on_array is not None:
@@ -149,12 +149,48 @@ def read(
   return target
 
 
-def _empty(reader, is_split):
+def abstract(
+  config: architecture.TransformerConfig,
+  *,
+  dtype: str = 'float32',
+  mesh: Mesh | None = None,
+) -> transformer.Transformer:
+  """The target that `read` would give, by the shapes of its arrays alone.
+
+  For programs that are compiled where neither weights nor devices are.
+
+  Args:
+    config: of the target.
+    dtype: as of `read`.
+    mesh: as of `read`; every shape says how it lies there.
+
+  Raises:
+    errors.UserError: sizes that do not share out evenly.
+  """
+  target = _empty(config, is_split=False)
+  layout = None
+  if mesh is not None:
+    layout = sharding.arrange(target, sharding.checked(mesh))
+  for path, variable in nnx.to_flat_state(nnx.state(target)):
+    name = path[-1]
+    lies = None if layout is None else layout.sharding(name, is_row=False)
+    variable.set_value(
+      jax.ShapeDtypeStruct(variable.shape, _dtype(name, dtype), sharding=lies)
+    )
+  return target
+
+
+def _dtype(name, dtype):
+  return jax.numpy.dtype('float32' if name in _FLOAT32 else dtype)
+
+
+def _empty(config, is_split):
   """The target without values."""
 
   def make():
-    zeros = {k: jax.numpy.zeros(v) for k, v in reader.shapes.items()}
-    return transformer.Transformer(reader.config, zeros, is_split=is_split)
+    shapes = architecture.array_shapes(config)
+    zeros = {name: jax.numpy.zeros(shape) for name, shape in shapes.items()}
+    return transformer.Transformer(config, zeros, is_split=is_split)
 
   return jax.eval_shape(make)
 

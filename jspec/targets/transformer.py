@@ -18,7 +18,7 @@ from jspec import packing as packing_lib
 from jspec.cache import paged
 from jspec.kernels.block_tree_attention import api as api_attention
 from jspec.kernels.block_tree_attention import sharded as sharded_attention
-from jspec.nn import dense_attention, layers, moe, stack, tiles
+from jspec.nn import dense_attention, layers, moe, spread, stack, tiles
 from jspec.targets import architecture, base
 from jspec.targets import layer as layer_lib
 from jspec.targets import looks as looks_lib
@@ -156,6 +156,7 @@ class Transformer(nnx.Module):
     def attend(window, layer_idx, q, k, v, sinks):
       del layer_idx
       scale = self.config.attention_scale
+      k, v = spread.context(k), spread.context(v)
       return dense_attention.attend(
         q, k, v, masks[window], scale=scale, sinks=sinks
       )
@@ -182,7 +183,7 @@ class Transformer(nnx.Module):
       slot_of_layer[layer] = slot
     looks = looks_lib.of(config)
     rotations = looks.rotations(positions)
-    x = self.embed(tokens)
+    x = spread.stream(self.embed(tokens))
     # One slot more than asked for: layers nobody taps write there.
     tapped = jnp.zeros((len(taps) + 1, *x.shape), x.dtype)
 
@@ -204,7 +205,7 @@ class Transformer(nnx.Module):
         attend, look, layer_idx, queries, keys, values, sinks
       )
       mixed = mixed.reshape(*x.shape[:2], -1)
-      x = stack.apply(weights, layer_idx, after, x, mixed)
+      x = spread.stream(stack.apply(weights, layer_idx, after, x, mixed))
       if taps:
         tapped = jax.lax.dynamic_update_index_in_dim(tapped, x, slot, axis=0)
       return (x, tapped), ((keys, values) if keep_rows else None)

@@ -7,6 +7,7 @@ Packing only saves time: segments keep documents apart, so the taps of a
 document are those it has alone.
 """
 
+import dataclasses
 import functools
 import pathlib
 import time
@@ -22,6 +23,22 @@ from jspec.data import examples, features, packing
 from jspec.text import chat
 
 
+@dataclasses.dataclass(frozen=True)
+class Cost:
+  """What one capture took; compiling is apart from it.
+
+  Attributes:
+    num_tokens: captured by it, without those of earlier ones.
+    seconds: from the first batch to the last byte.
+    target_seconds: of them, the target's forward passes with their copies to
+      the host; training online pays these again in every step.
+  """
+
+  num_tokens: int = 0
+  seconds: float = 0.0
+  target_seconds: float = 0.0
+
+
 def capture(
   target: Any,
   documents: Sequence[examples.Document],
@@ -31,7 +48,7 @@ def capture(
   row_len: int = 512,
   num_rows: int = 4,
   on_progress: Callable[[str], None] = print,
-) -> None:
+) -> Cost:
   """Writes the taps of all documents; resumes an unfinished store.
 
   Args:
@@ -42,19 +59,24 @@ def capture(
     row_len: tokens in a packed row, at least the longest document.
     num_rows: rows in a batch.
     on_progress: takes one line after each shard.
+
+  Raises:
+    UserError: the store is of something else or cannot be written, a document
+      is longer than a row, or states are not finite.
   """
   writer = features.Writer(folder, settings)
-  graphdef, state = nnx.split(target)
-  store_dtype = 'float32' if settings.dtype == 'int8' else settings.dtype
-  encode = jax.jit(
-    functools.partial(_encode, graphdef, settings.taps, store_dtype)
-  )
-  started, num_tokens = time.monotonic(), 0
   missing = writer.missing_shards()
+  if not missing:
+    writer.finish()
+    return Cost()
+  encode = _compiled(target, settings, row_len, num_rows)
+  started, num_tokens, target_seconds = time.monotonic(), 0, 0.0
   for done, shard in enumerate(missing, start=1):
     start = shard * settings.shard_len
     members = documents[start : start + settings.shard_len]
-    taps = _capture_shard(encode, state, members, row_len, num_rows)
+    before = time.monotonic()
+    taps = _capture_shard(encode, members, row_len, num_rows)
+    target_seconds += time.monotonic() - before
     writer.write_shard(shard, members, taps)
     num_tokens += sum(map(len, members))
     rate = num_tokens / (time.monotonic() - started)
@@ -63,6 +85,7 @@ def capture(
       f'{(len(missing) - done) * settings.shard_len} documents to go'
     )
   writer.finish()
+  return Cost(num_tokens, time.monotonic() - started, target_seconds)
 
 
 def settings_for(
@@ -88,13 +111,24 @@ def settings_for(
   )
 
 
+def _compiled(target, settings, row_len, num_rows):
+  """The target's forward pass to taps, of rows of one shape."""
+  graphdef, state = nnx.split(target)
+  dtype = 'float32' if settings.dtype == 'int8' else settings.dtype
+  encode = jax.jit(functools.partial(_encode, graphdef, settings.taps, dtype))
+  rows = jax.ShapeDtypeStruct((num_rows, row_len), jnp.int32)
+  return functools.partial(
+    encode.lower(state, rows, rows, rows).compile(), state
+  )
+
+
 def _encode(graphdef, taps, dtype, state, tokens, positions, segments):
   target = nnx.merge(graphdef, state)
   _, states = target.encode(tokens, positions, segments, taps)
   return states.astype(jnp.dtype(dtype))
 
 
-def _capture_shard(encode, state, documents, row_len, num_rows):
+def _capture_shard(encode, documents, row_len, num_rows):
   """Returns the taps of each document, [S, C, D]."""
   rows = list(packing.first_fit(map(len, documents), row_len))
   tokens = [{'tokens': document.tokens} for document in documents]
@@ -106,7 +140,7 @@ def _capture_shard(encode, state, documents, row_len, num_rows):
       num_rows,
     )
     states = np.asarray(
-      encode(state, batch['tokens'], batch['positions'], batch['segments'])
+      encode(batch['tokens'], batch['positions'], batch['segments'])
     )
     for row_idx, row in enumerate(chunk):
       offset = 0

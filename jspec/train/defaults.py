@@ -43,6 +43,9 @@ def training(
   config.tensorboard = False
   config.print_every = 1 if arg.smoke else 10
 
+  config.remat = 'none'
+  config.compute_dtype = 'float32'
+
   config.drafter = ml_collections.ConfigDict()
   config.drafter.build = build
   config.drafter.draft_vocab_size = arg.vocab or None
@@ -79,6 +82,14 @@ def training(
   config.optim.weight_decay = 0.01
   config.optim.clip_norm = 1.0
   config.optim.ema_decay = 0.0
+
+  config.mesh = ml_collections.ConfigDict()
+  config.mesh.preset = 'dp'
+  config.mesh.data = None
+  config.mesh.fsdp = None
+  config.mesh.model = None
+  config.mesh.sequence = None
+  config.mesh.expert = None
 
   config.eval = ml_collections.ConfigDict()
   config.eval.held_out = 0.1 if arg.smoke else 0.02

@@ -9,7 +9,6 @@ WORKDIR/export/           the best drafter in the interchange format
 """
 
 import contextlib
-import functools
 import pathlib
 import time
 from collections.abc import Callable
@@ -25,14 +24,18 @@ from jspec import metrics as metrics_lib
 from jspec.checkpoints import inventory, orbax
 from jspec.data import pipeline, retried
 from jspec.train import (
+  agreement,
   build,
   disk,
   export,
   initial,
+  layout,
   mesh,
   optim,
+  placing,
   preemption,
   prepare,
+  programs,
   settings,
   step,
   workdir,
@@ -98,6 +101,7 @@ def _run(
   if not isinstance(config, settings.TrainConfig):
     config = config_lib.build(settings.TrainConfig, config)
   folder = pathlib.Path(folder).absolute()
+  is_first, on_message = agreement.is_first(), agreement.told(on_message)
   if must_resume and not inventory.read(folder, settings.BEST):
     raise errors.UserError(
       f'{folder} has no checkpoint to go on from: name another --workdir, or'
@@ -105,7 +109,7 @@ def _run(
     )
   owner = supervised.Owner()  # Of all that runs in the background.
   num_micro_batches = config.optim.num_micro_batches
-  devices = mesh.data_mesh(config.data.num_rows, num_micro_batches)
+  devices = mesh.make(config.mesh, config.data, num_micro_batches)
 
   # --- data ---------------------------------------------------------------
   found = prepare.documents(config, loaded, on_message)
@@ -113,6 +117,7 @@ def _run(
     found, config.eval.held_out, config.data.domains, config.data.weights
   )
   ours = workdir.check(folder, config, loaded, found)
+  agreement.check_same(ours)
 
   # --- drafter ------------------------------------------------------------
   write_export = build.resolve(config.drafter.save)
@@ -125,16 +130,17 @@ def _run(
     source = prepare.store(config, loaded, found, layers, on_message)
     last_layer = num_layers - 1 if drafter.needs_last else None
     taps_of = step.stored_taps(tuple(drafter.taps), last_layer)
-    target, judge = (), None
+    target, judge, together = (), None, frozenset()
   else:
     source = pipeline.Documents(found)
-    graphdef, target = nnx.split(loaded.model)
+    placed = placing.target(loaded.model, devices, config.compute_dtype)
+    together = placing.together(placed, devices)
+    graphdef, target = nnx.split(placed)
     taps_of = step.online_taps(
       graphdef, tuple(drafter.taps), needs_last=drafter.needs_last
     )
     needs_judge = getattr(drafter, 'needs_judge', False)
     judge = step.judge_of(graphdef) if needs_judge else None
-  target = mesh.replicate(target, devices)
   source = retried.Retried(source, config.data.max_retries)
   shape = {'row_len': config.data.row_len, 'num_rows': config.data.num_rows}
   batches = pipeline.training(
@@ -143,6 +149,7 @@ def _run(
     seed=config.seed,
     domains=[found[n].domain for n in train_numbers],
     weights=config.data.weights,
+    process=mesh.share_of_rows(devices),
     owner=owner,
     starving_s=config.data.starving_s,
     on_message=on_message,
@@ -155,36 +162,38 @@ def _run(
 
   # --- input scales, from the same few documents in every start ------------
   first = pipeline.held_out(source, train_numbers, max_batches=1, **shape)[0]
-  first = mesh.shard_rows(first, devices)
-  drafter.calibrate(step.as_draft_batch(first, *taps_of(target, first)))
+  drafter.calibrate(
+    programs.draft_batch(taps_of, target, first, devices, together)
+  )
   if config.drafter.init:
     initial.take_out_scales(drafter)
   parts = step.split(drafter)
-  frozen = mesh.replicate(parts.frozen, devices)
+  layout.check(devices, parts.params, target)
+  frozen = placing.cast(parts.frozen, config.compute_dtype)
+  frozen = placing.tree(frozen, devices)
 
   # --- state --------------------------------------------------------------
   optimizer = optim.optimizer(config.optim, config.num_steps)
   # Nothing was refused: from here on the folder is this run's.
-  workdir.claim(folder, ours)
+  if is_first:
+    workdir.claim(folder, ours)
   ema_decay = config.optim.ema_decay
-  state = step.init(
-    parts, optimizer, jax.random.key(config.seed), has_average=ema_decay > 0
+  key = jax.random.key(config.seed)
+  state = placing.state(
+    parts, optimizer, key, devices, has_average=ema_decay > 0
   )
-  state = mesh.replicate(state, devices)
-  train_step = jax.jit(
-    functools.partial(
-      step.train_step,
-      parts.merge,
-      taps_of,
-      optimizer,
-      judge,
-      ema_decay=ema_decay,
-      num_micro_batches=num_micro_batches,
-    ),
-    donate_argnums=0,
-  )
-  eval_step = jax.jit(
-    functools.partial(step.eval_step, parts.merge, taps_of, judge)
+  train_step, eval_step = programs.build(
+    parts,
+    taps_of,
+    judge,
+    optimizer,
+    state,
+    devices,
+    together=together,
+    compute_dtype=config.compute_dtype,
+    policy=config.remat,
+    ema_decay=ema_decay,
+    num_micro_batches=num_micro_batches,
   )
   num_params = sum(x.size for x in parts.params.values())
   on_message(
@@ -209,16 +218,20 @@ def _run(
     state, start = restored.state, restored.step
     batches.set_state(restored.extra['batches'])
     on_message(f'train: resumed from step {start}')
-  metrics = metrics_lib.Metrics(
-    folder,
-    resume_step=start,
-    tensorboard=config.tensorboard,
-    print_every=config.print_every,
-  )
-  cleanup.callback(metrics.close)
-  provenance.write(folder / 'provenance.json', resumed_from=start)
+  if is_first:
+    metrics = metrics_lib.Metrics(
+      folder,
+      resume_step=start,
+      tensorboard=config.tensorboard,
+      print_every=config.print_every,
+    )
+    cleanup.callback(metrics.close)
+    provenance.write(folder / 'provenance.json', resumed_from=start)
 
   # --- loop ---------------------------------------------------------------
+  def drafter_of(state):
+    return parts.merge(placing.local(state.result, devices), parts.frozen)
+
   def measure():
     values = _held_out(eval_step, state, frozen, target, held_batches, devices)
     if settings.BEST not in values:
@@ -227,7 +240,8 @@ def _run(
         ' best checkpoint is chosen by it'
       )
     if evaluate is not None:
-      decoded = evaluate(parts.merge(state.result, frozen))
+      whole = drafter_of(state)  # All processes bring it together.
+      decoded = evaluate(whole) if is_first else {}
       values |= {f'evaluate/{name}': x for name, x in decoded.items()}
     return values
 
@@ -235,6 +249,7 @@ def _run(
   preempted = preemption.Watch()
   cleanup.callback(preempted.stop)
   preempted.start()
+  votes = agreement.Votes(devices)
 
   def flush(held_out):
     """Writes the row of the step before, which is done by now."""
@@ -245,7 +260,8 @@ def _run(
     row |= {'seconds': now - last_time, **held_out}
     last_time, pending = now, None
     num_in_a_row = num_in_a_row + 1 if row['skipped'] else 0
-    metrics.write(number, row)
+    if is_first:
+      metrics.write(number, row)
     if on_progress is not None:
       on_progress(number, row)
     if num_in_a_row >= config.max_skipped:
@@ -255,7 +271,7 @@ def _run(
       )
 
   for number in range(start + 1, config.num_steps + 1):
-    batch = mesh.shard_rows(next(batches), devices)
+    batch = placing.batch(next(batches), devices)
     owner.check()
     state, values = train_step(state, frozen, target, batch)
     values['data/wait_seconds'] = batches.wait_seconds
@@ -265,7 +281,9 @@ def _run(
       flush({})
     pending = number, values
     seconds = time.monotonic() - started
-    is_out_of_time = 0 < config.time_limit_s <= seconds
+    is_asked, is_out_of_time = votes.count(
+      preempted.is_asked, 0 < config.time_limit_s <= seconds
+    )
     is_last = number == config.num_steps or is_out_of_time
 
     # --- checkpoint -------------------------------------------------------
@@ -285,12 +303,12 @@ def _run(
         number, state, {'batches': batches.get_state()}, _scalars(held_out)
       )
       last_time = time.monotonic()
-    elif preempted.is_asked:
+    elif is_asked:
       # No time to evaluate: NaN is never the best.
       flush({})
       unknown = {settings.BEST: float('nan')}
       checkpoints.save(number, state, {'batches': batches.get_state()}, unknown)
-    if preempted.is_asked and not is_last:
+    if is_asked and not is_last:
       checkpoints.wait()
       on_message(
         f'train: SIGTERM: step {number} is saved; the same command goes on'
@@ -309,15 +327,16 @@ def _run(
   # --- export of the best -------------------------------------------------
   best = checkpoints.best_step()
   best_state = checkpoints.restore(best, state).state
-  best_drafter = parts.merge(best_state.result, frozen)
-  out = export.save(
-    write_export,
-    best_drafter,
-    folder / 'export',
-    loaded,
-    best,
-    config.data.chat_template_kwargs or {},
-  )
+  out, best_drafter = folder / 'export', drafter_of(best_state)
+  if is_first:
+    export.save(
+      write_export,
+      best_drafter,
+      out,
+      loaded,
+      best,
+      config.data.chat_template_kwargs or {},
+    )
   score = checkpoints.metrics(best)[settings.BEST]
   on_message(
     f'train: step {best} is best, {settings.BEST} {score:.3f}, saved in {out}'
@@ -330,10 +349,13 @@ def _held_out(eval_step, state, frozen, target, batches, devices):
   totals: dict[str, Any] = {}
   total_weight = 0.0
   for index, batch in enumerate(batches):
-    # The same key in every evaluation: anchors must not move the metric.
-    key = jax.random.fold_in(jax.random.key(0), index)
     values = eval_step(
-      state.result, frozen, target, mesh.shard_rows(batch, devices), key
+      state.result,
+      frozen,
+      target,
+      placing.batch(batch, devices, is_whole=True),
+      # The same in every evaluation: anchors must not move the metric.
+      placing.key(0, index, devices),
     )
     values = {name: np.asarray(x, np.float64) for name, x in values.items()}
     weight = float(values.get('num_blocks', 1.0))

@@ -4,11 +4,16 @@
 Kept tiny, so that the rest can be imported and called in a notebook.
 """
 
+import contextlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import jax
 
 from jspec import config as config_lib
-from jspec import errors, loading
+from jspec import distributed, errors, loading
+from jspec.data import features
+from jspec.train import capture as capture_lib
 from jspec.train import loop, prepare, settings, step
 
 
@@ -17,7 +22,6 @@ def run(
   overrides: Sequence[str],
   workdir: pathlib.Path | str | None,
   *,
-  capture_only: bool = False,
   must_resume: bool = False,
 ) -> None:
   """Builds the config, loads the target and trains.
@@ -25,28 +29,64 @@ def run(
   Args:
     spec: `FILE.py` or `FILE.py:ARG`.
     overrides: words `--config.KEY=VALUE`.
-    workdir: folder of the run; may be None with `capture_only`.
-    capture_only: fill the store of taps, then stop.
+    workdir: folder of the run.
     must_resume: refuse to start where there is no checkpoint to go on from.
 
   Raises:
     UserError: the config, the data or the folder do not fit.
   """
-  values = config_lib.load_file(spec)
-  config_lib.apply_overrides(
-    values, [word.removeprefix('--config.') for word in overrides]
-  )
-  config = config_lib.build(settings.TrainConfig, values)
-  if not capture_only and workdir is None:
+  config = _config(spec, overrides)
+  if workdir is None:
     raise errors.UserError('--workdir is missing: name a folder for the run')
+  if '://' in str(workdir):
+    raise errors.UserError(
+      f'--workdir {workdir} is no folder of this machine: mount the bucket, and'
+      ' name the folder it is mounted at (data.store alone may lie in object'
+      ' storage)'
+    )
+  # A mesh takes its parts from the host; no device needs room for all of it.
+  is_spread = config.data.mode == 'online' and jax.device_count() > 1
+  with distributed.on_host() if is_spread else contextlib.nullcontext():
+    loaded = loading.load_target(config.target)
+  loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
+
+
+def capture(
+  spec: str, overrides: Sequence[str], on_message: Callable[[str], None] = print
+) -> tuple[features.Store, capture_lib.Cost]:
+  """Fills the store of taps that a config names; what `jspec capture` calls.
+
+  Args:
+    spec: `FILE.py` or `FILE.py:ARG`.
+    overrides: words `--config.KEY=VALUE`.
+    on_message: takes what a person should read.
+
+  Returns:
+    The whole store, opened, and what was captured now.
+
+  Raises:
+    UserError: the config, the data or the store do not fit.
+  """
+  config = _config(spec, overrides)
+  if config.data.mode != 'store':
+    raise errors.UserError(
+      f'data.mode is {config.data.mode}: nothing is stored then; take `online`'
+      ' out of the config, or give --config.data.mode=store'
+    )
   loaded = loading.load_target(config.target)
-  if not capture_only:
-    loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
-    return
-  found = prepare.documents(config, loaded)
+  found = prepare.documents(config, loaded, on_message)
   train, _ = prepare.split(
     found, config.eval.held_out, config.data.domains, config.data.weights
   )
   drafter = prepare.drafter(config, loaded, [found[n] for n in train])
   layers = step.captured(drafter, loaded.model.num_layers)
-  prepare.store(config, loaded, found, layers)
+  cost = prepare.fill(config, loaded, found, layers, on_message)
+  return prepare.store(config, loaded, found, layers, on_message), cost
+
+
+def _config(spec, overrides):
+  values = config_lib.load_file(spec)
+  config_lib.apply_overrides(
+    values, [word.removeprefix('--config.') for word in overrides]
+  )
+  return config_lib.build(settings.TrainConfig, values)

@@ -147,6 +147,44 @@ def drafter(
   )
 
 
+def fill(
+  config: settings.TrainConfig,
+  loaded: Any,
+  found: Sequence[examples.Document],
+  taps: Sequence[int],
+  on_message: Callable[[str], None] = print,
+) -> capture.Cost:
+  """Captures what is missing in the store, and says what that took.
+
+  Args:
+    config: of the run; it names the store, its layers and its dtype.
+    loaded: the target.
+    found: all documents.
+    taps: layers that the drafter wants.
+    on_message: takes what a person should read.
+
+  Raises:
+    UserError: the store is of something else or cannot be written, or several
+      processes would fill it.
+  """
+  if features.exists(config.data.store):
+    return capture.Cost()
+  if jax.process_count() > 1:
+    raise errors.UserError(
+      f'{config.data.store} is not filled, which one process must do: run'
+      ' `jspec capture` with this config first'
+    )
+  return capture.capture(
+    loaded.model,
+    found,
+    config.data.store,
+    _wanted(config, loaded, found, taps),
+    row_len=config.data.row_len,
+    num_rows=config.data.num_rows,
+    on_progress=on_message,
+  )
+
+
 def store(
   config: settings.TrainConfig,
   loaded: Any,
@@ -154,29 +192,20 @@ def store(
   taps: Sequence[int],
   on_message: Callable[[str], None] = print,
 ) -> features.Store:
-  """Opens the store of taps, capturing what is missing first."""
-  wanted = capture.settings_for(
-    loaded,
-    found,
-    taps=config.data.store_taps or taps,
-    dtype=config.data.store_dtype,
-  )
-  if not features.exists(config.data.store):
-    capture.capture(
-      loaded.model,
-      found,
-      config.data.store,
-      wanted,
-      row_len=config.data.row_len,
-      num_rows=config.data.num_rows,
-      on_progress=on_message,
-    )
+  """Opens the store of taps; takes what `fill` does, and calls it first.
+
+  Raises:
+    UserError: the store is of something else.
+  """
+  fill(config, loaded, found, taps, on_message)
+  wanted = _wanted(config, loaded, found, taps)
   opened = features.Store(
     config.data.store,
     target=loaded.name,
     fingerprint=loaded.fingerprint,
     taps=taps,
     template=wanted.template,
+    on_message=on_message,
   )
   if opened.settings.documents != wanted.documents:
     raise errors.UserError(
@@ -189,3 +218,12 @@ def store(
       f'data.store_dtype is {wanted.dtype}: change one of them'
     )
   return opened
+
+
+def _wanted(config, loaded, found, taps):
+  return capture.settings_for(
+    loaded,
+    found,
+    taps=config.data.store_taps or taps,
+    dtype=config.data.store_dtype,
+  )

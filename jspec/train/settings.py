@@ -5,9 +5,13 @@ import dataclasses
 from typing import Any
 
 from jspec import errors
+from jspec.data import places
+from jspec.nn import remat
+from jspec.train import mesh as mesh_lib
 from jspec.train import optim as optim_lib
 
 MODES = ('store', 'online')
+DTYPES = ('float32', 'bfloat16')
 # Held-out metric of the best checkpoint: 1 + mean length of the joint prefix.
 BEST = 'tokens_per_round'
 
@@ -49,7 +53,8 @@ class DataConfig:
     max_retries: so often a read of the store that failed is tried again.
     starving_s: seconds without a batch after which it is said.
     mode: 'store' reads captured taps, 'online' runs the target in the step.
-    store: folder of the captured taps ('store' mode).
+    store: folder of the captured taps ('store' mode), here or in object storage
+      (`data.places`).
     store_taps: target layers to capture; None captures what this drafter wants.
       Give the union where several drafters are to share a store.
     store_dtype: how captured taps are stored: float32, bfloat16 or int8.
@@ -146,6 +151,10 @@ class TrainConfig:
 
   Attributes:
     target: what `jspec.loading.load_target` reads.
+    mesh: how devices share the work.
+    remat: what a layer of the drafter keeps for its gradient (`nn.remat`).
+    compute_dtype: float32, or bfloat16 for matmuls and activations of drafter
+      and target, with parameters, optimiser state and losses in float32.
     seed: of weights, order, anchors.
     num_steps: optimiser steps.
     time_limit_s: stop after so many seconds of wall clock; 0 for no limit.
@@ -157,9 +166,12 @@ class TrainConfig:
   target: str
   drafter: DrafterConfig
   data: DataConfig
+  mesh: mesh_lib.MeshConfig = mesh_lib.MeshConfig()
   optim: optim_lib.OptimConfig = optim_lib.OptimConfig()
   eval: EvalConfig = EvalConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
+  remat: str = 'none'
+  compute_dtype: str = 'float32'
   seed: int = 0
   num_steps: int = 1000
   time_limit_s: float = 0.0
@@ -173,8 +185,19 @@ class TrainConfig:
       raise errors.UserError(
         f'data.mode is {self.data.mode}: choose one of {MODES}'
       )
+    for name, known in (
+      ('remat', remat.POLICIES),
+      ('compute_dtype', DTYPES),
+    ):
+      value = getattr(self, name)
+      if value not in known:
+        raise errors.UserError(
+          f'{name} is {value}: choose one of {", ".join(known)}'
+        )
     if self.data.mode == 'store' and not self.data.store:
       raise errors.UserError('data.store is empty: name the folder of the taps')
+    if self.data.mode == 'store':
+      places.folder(self.data.store)
     if not 0 < self.eval.held_out < 1:
       raise errors.UserError(
         f'eval.held_out is {self.eval.held_out}: give a share between 0 and 1'

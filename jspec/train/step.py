@@ -30,7 +30,7 @@ from jspec.drafters import base
 from jspec.drafters import parts as parts_lib
 from jspec.targets import branches
 from jspec.train import accumulation
-from jspec.typing import Array, Int, Key, PyTree
+from jspec.typing import Array, Key, PyTree
 
 # The target's normed states [B, A, G + 1, D] behind proposed blocks.
 Judge = Callable[..., Array]
@@ -39,26 +39,26 @@ Judge = Callable[..., Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-  """All that training changes.
+  """All that training changes: arrays, or their shapes, or where they lie.
 
   Attributes:
     params: path -> array, the drafter's `nnx.Param`s and nothing borrowed.
     opt_state: of the optimiser.
-    step: batches seen.
+    step: batches seen, a whole number.
     num_skipped: batches whose loss or gradient was not finite.
     key: the run's key; a step folds its number in.
     average: of `params` over the steps; None in a run without.
   """
 
-  params: dict[str, Array]
+  params: PyTree
   opt_state: PyTree
-  step: Int[Array, '']
-  num_skipped: Int[Array, '']
-  key: Key[Array, '']
-  average: dict[str, Array] | None = None
+  step: Any
+  num_skipped: Any
+  key: Any
+  average: PyTree = None
 
   @property
-  def result(self) -> dict[str, Array]:
+  def result(self) -> PyTree:
     """The parameters to evaluate and to export."""
     return self.params if self.average is None else self.average
 
@@ -67,13 +67,15 @@ class TrainState:
 class Parts:
   """A drafter taken apart: `merge(params, frozen)` puts it together.
 
+  Of arrays, or of their shapes.
+
   `frozen` holds what is borrowed from the target; it is an argument of the
   step, so it is neither a constant of the program nor donated.
   """
 
-  params: dict[str, Array]
+  params: dict[str, Any]
   frozen: PyTree
-  merge: Callable[[dict[str, Array], PyTree], Any]
+  merge: Callable[[dict[str, Any], PyTree], Any]
 
 
 def split(drafter: Any) -> Parts:
@@ -128,6 +130,7 @@ def train_step(
   *,
   ema_decay: float = 0.0,
   num_micro_batches: int = 1,
+  dtype: Any = jnp.float32,
 ) -> tuple[TrainState, dict[str, Array]]:
   """Makes one step; jit it with the first four bound and `state` donated.
 
@@ -143,6 +146,7 @@ def train_step(
     batch: packed rows.
     ema_decay: of the average, in a state that has one.
     num_micro_batches: portions of the batch to go through one by one.
+    dtype: of the states of the target that the drafter gets.
 
   Returns:
     The new state and metrics: the drafter's, `loss`, `grad_norm`, `skipped`
@@ -151,7 +155,7 @@ def train_step(
   key = jax.random.fold_in(state.key, state.step)
 
   def loss_of(params, batch, key):
-    draft_batch = as_draft_batch(batch, *taps_of(target, batch))
+    draft_batch = as_draft_batch(batch, *taps_of(target, batch), dtype)
     drafter = merge(params, frozen)
     seen = _judged(judge, drafter, target, draft_batch, key)
     return drafter.loss(seen, key)
@@ -197,9 +201,11 @@ def eval_step(
   target: PyTree,
   batch: dict[str, Array],
   key: Key[Array, ''],
+  *,
+  dtype: Any = jnp.float32,
 ) -> dict[str, Array]:
   """Measures a batch on the anchors that `key` fixes."""
-  draft_batch = as_draft_batch(batch, *taps_of(target, batch))
+  draft_batch = as_draft_batch(batch, *taps_of(target, batch), dtype)
   drafter = merge(params, frozen)
   seen = _judged(judge, drafter, target, draft_batch, key)
   loss, metrics = drafter.loss(seen, key)
@@ -207,15 +213,27 @@ def eval_step(
 
 
 def as_draft_batch(
-  batch: dict[str, Array], taps: Array, last: base.LastHidden | None
+  batch: dict[str, Array],
+  taps: Array,
+  last: base.LastHidden | None,
+  dtype: Any = jnp.float32,
 ) -> base.DraftBatch:
-  """Names the arrays of the pipeline as the drafters know them."""
+  """Names the arrays of the pipeline as the drafters know them.
+
+  Args:
+    batch: packed rows.
+    taps: the target's states.
+    last: its last states, or None.
+    dtype: of the states that the drafter gets.
+  """
+  if last is not None:
+    last = dataclasses.replace(last, hidden=last.hidden.astype(dtype))
   return base.DraftBatch(
     tokens=batch['tokens'],
     positions=batch['positions'],
     segments=batch['segments'],
     is_answer=batch['is_answer'].astype(bool),
-    taps=taps.astype(jnp.float32),
+    taps=taps.astype(dtype),
     last=last,
   )
 
@@ -291,6 +309,7 @@ def _judged(judge, drafter, target, batch, key):
   # Other draws than those of the loss.
   anchors, tokens = drafter.rollout(batch, jax.random.fold_in(key, 1))
   hidden = jax.lax.stop_gradient(judge(target, batch, anchors, tokens))
+  hidden = hidden.astype(batch.taps.dtype)
   return dataclasses.replace(
     batch, judged=base.Judged(anchors.index, anchors.keep, tokens, hidden)
   )

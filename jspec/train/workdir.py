@@ -16,11 +16,16 @@ from typing import Any
 from jspec import config as config_lib
 from jspec import errors
 from jspec.data import examples
-from jspec.train import settings
+from jspec.train import mesh, settings
 
 _CONFIG = 'config.json'
-# How long and how loud a run is does not change what it computes.
+# How long and how loud a run is, and who shares the work, does not change what
+# it computes.
 _MAY_CHANGE = (
+  *(
+    f'config.mesh.{field.name}' for field in dataclasses.fields(mesh.MeshConfig)
+  ),
+  'config.remat',
   'config.time_limit_s',
   'config.print_every',
   'config.tensorboard',

@@ -28,7 +28,8 @@ def draft_block_attention(
   segments: Int[Array, 'B S'],
   mesh: Mesh,
   heads: str | None = None,
-  rows: str | None = None,
+  rows: str | tuple[str, ...] | None = None,
+  blocks: str | None = None,
   **named,
 ) -> Float[Array, 'B A T N H']:
   """`api.draft_block_attention` on a mesh.
@@ -43,7 +44,9 @@ def draft_block_attention(
     segments: document of each row, 0 for padding.
     mesh: the devices.
     heads: mesh axis that shares out the heads; None keeps them together.
-    rows: mesh axis that shares out the batch rows.
+    rows: mesh axes that share out the batch rows.
+    blocks: mesh axis that shares out the anchors; each device then has the
+      context of its rows whole.
     **named: window, scale, implementation (None is the best for a shard).
 
   Raises:
@@ -57,9 +60,9 @@ def draft_block_attention(
     if not rest and num_heads % mesh.shape[heads] == 0:
       arrays[1:] = [jnp.repeat(x, repeats, axis=-2) for x in arrays[1:]]
       axis = heads
-  block = PartitionSpec(rows, None, None, axis)
+  block = PartitionSpec(rows, blocks, None, axis)
   context = PartitionSpec(rows, None, axis)
-  table = PartitionSpec(rows)
+  of_blocks, of_rows = PartitionSpec(rows, blocks), PartitionSpec(rows)
 
   def local(*arrays):
     *arrays, anchors, segments = arrays
@@ -70,7 +73,7 @@ def draft_block_attention(
   return jax.shard_map(
     local,
     mesh=mesh,
-    in_specs=(block, block, block, context, context, table, table),
+    in_specs=(block, block, block, context, context, of_blocks, of_rows),
     out_specs=block,
     # A Pallas call says nothing of what varies over the mesh.
     check_vma=False,

@@ -36,6 +36,7 @@ def train(refused, target, tmp_path, *more, arg='smoke'):
     ('--config.num_steps=0', 'num_steps is 0'),
     ('--config.num_steps', 'has no value'),
     ('--config.data.mode=stored', 'data.mode'),
+    ('--config.data.store=file:///taps', 'there is no file://'),
     ('--config.drafter.build=nowhere:make', 'nowhere:make'),
     ('--config.target=nowhere', 'nowhere'),
     ('--config.data.answers=absent.jsonl', 'absent.jsonl'),
@@ -62,6 +63,8 @@ def test_config_argument_is_refused(refused, target, tmp_path, arg, said):
 def test_absent_config_and_workdir(refused):
   assert 'absent.py' in refused('train', '--config', 'absent.py')
   assert '--workdir' in refused('train', '--config', CONFIG)
+  said = refused('train', '--config', CONFIG, '--workdir', 'gs://bucket/run')
+  assert 'mount the bucket' in said
 
 
 @pytest.mark.parametrize(
@@ -108,8 +111,7 @@ def test_store_of_other_documents(refused, target, tmp_path):
   ]
   code = main.main(
     [
-      'train',
-      '--capture-only',
+      'capture',
       '--config',
       f'{main.__file__.rsplit("/jspec/", 1)[0]}/{CONFIG}:target={target},smoke',
       f'--config.data.answers={answers}',

@@ -61,7 +61,7 @@ def test_help_answers_at_once():
   'program',
   [
     *('demo', 'generate', 'train', 'evals', 'bench', 'data', 'bakeoff'),
-    *('doctor', 'export', 'import', 'profile', 'serve'),
+    *('doctor', 'export', 'import', 'profile', 'serve', 'capture'),
   ],
 )
 def test_program_is_a_module_too(program):
@@ -77,6 +77,7 @@ def test_program_is_a_module_too(program):
     ['generate', '--prompt', 'Hi', '--temperature', '0.7', '--top-p', '0.9'],
     ['generate', '--prompts', 'a.jsonl', '--top-k', '5', '--min-p', '0.1'],
     ['train', '--config', 'c.py:smoke', '--workdir', 'w'],
+    ['capture', '--config', 'c.py:smoke', '--config.data.store=s'],
     ['eval', 'acceptance', '--drafter', 'ngram', '--json', 'out.json'],
     ['evals', 'lossless', '--seed', '3', '--rows', '2'],
     ['bench', 'step', '--rows', '1,16', '--nodes', '1,8'],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jspec import errors
-from jspec.data import examples, features
+from jspec.data import examples, features, tap_records
 from jspec.train import capture
 from tests.train import tiny
 
@@ -42,13 +42,25 @@ def make(dtype='float32'):
 
 def fill(folder, dtype='float32', shards=(0, 1, 2)):
   documents, taps, settings = make(dtype)
+  write(folder, documents, taps, settings, shards)
+  return documents, taps
+
+
+def refill(folder, *, fingerprint, scale):
+  """The same documents from another target."""
+  documents, taps, settings = make()
+  settings = dataclasses.replace(settings, fingerprint=fingerprint)
+  write(folder, documents, [scale * x for x in taps], settings, (0, 1, 2))
+  return settings
+
+
+def write(folder, documents, taps, settings, shards):
   writer = features.Writer(folder, settings)
   for shard in shards:
     span = slice(2 * shard, 2 * shard + 2)
     writer.write_shard(shard, documents[span], taps[span])
   if not writer.missing_shards():
     writer.finish()
-  return documents, taps
 
 
 def open_store(folder, **changes):
@@ -126,11 +138,11 @@ def test_damage_is_found(tmp_path):
   with pytest.raises(errors.UserError, match='bytes instead of'):
     open_store(tmp_path)
   documents, taps, _ = make()
-  record = bytearray(features._encode(documents[0], taps[0], 'float32'))
-  features._decode(bytes(record), 'record')
+  record = bytearray(tap_records.encode(documents[0], taps[0], 'float32'))
+  tap_records.decode(bytes(record), 'record')
   record[-1] ^= 1
   with pytest.raises(errors.UserError, match='checksum'):
-    features._decode(bytes(record), 'record')
+    tap_records.decode(bytes(record), 'record')
 
 
 def test_damaged_record_is_named_with_its_shard(tmp_path):
@@ -168,6 +180,30 @@ def test_states_that_are_not_finite_are_refused(tmp_path):
   writer = features.Writer(tmp_path, settings)
   with pytest.raises(errors.UserError, match='not finite'):
     writer.write_shard(0, documents[:2], taps[:2])
+
+
+def test_cost_is_that_of_the_files(tmp_path):
+  fill(tmp_path, 'bfloat16')
+  store = open_store(tmp_path)
+  shards = list(tmp_path.glob('taps-*'))
+  assert store.num_tokens == sum(LENGTHS)
+  assert store.num_bytes == sum(path.stat().st_size for path in shards)
+
+
+def test_file_in_place_of_the_store_is_refused(tmp_path):
+  path = tmp_path / 'taps'
+  path.write_text('')
+  with pytest.raises(errors.UserError, match='another data.store'):
+    features.exists(path)
+  with pytest.raises(errors.UserError, match='another data.store'):
+    features.Writer(path, make()[2])
+
+
+@pytest.mark.parametrize('content', ['', '[]', '"x"', '{"format": 1}', '\xff'])
+def test_manifest_of_another_program_is_refused(tmp_path, content):
+  (tmp_path / 'manifest.json').write_text(content, encoding='latin-1')
+  with pytest.raises(errors.UserError, match='is not a manifest of taps'):
+    open_store(tmp_path)
 
 
 def test_folder_without_taps_is_refused(tmp_path):

@@ -162,20 +162,3 @@ def test_calibrated_plans_as_if_all_rows_went_equally_deep():
   three = cases.plan(policy, scores, cases.full_load(3, 6), three_rows)
   np.testing.assert_array_equal(three, np.repeat(np.asarray(one), 3))
   assert 0 < int(one[0]) < 6
-
-
-@pytest.mark.parametrize('node_s', [0.02, 0.1, 0.4])
-def test_calibrated_extends_to_where_confidence_of_one_would_pay(node_s):
-  policy = libraspec_calibrated.LibraSpecCalibrated(max_depth=16)
-  table = cases.even_costs(20, base_s=1.0, node_s=node_s, draft_s=0.0)
-  who = cases.full_load(2, 30)
-  weak = np.full((1, 4), 0.5)
-  scores = cases.scores_of(np.concatenate([weak, np.ones((1, 4))]))
-  more = cases.jitted(policy.extension)(
-    scores, cases.load([0, 1], [30, 30]), table
-  )
-  # e_4 is the least: it extrapolates from one draft, P_3 T(3) / (c tau_3).
-  expected = int(3 + (1 + 4 * node_s) / (4 * node_s)) - 4
-  assert int(more[0]) == 0
-  assert int(more[1]) == max(min(expected, 12), 0)
-  assert int(cases.jitted(policy.extension)(scores, who, table)[0]) == 0

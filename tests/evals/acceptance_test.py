@@ -11,6 +11,7 @@ from jspec import conversation, errors
 from jspec.data import sources
 from jspec.decode import generate, sampling
 from jspec.evals import acceptance, repetition
+from jspec.text import chat
 from tests.evals import small
 
 K = small.NUM_DRAFT_TOKENS
@@ -181,6 +182,7 @@ def test_result_is_json_and_table_names_its_numbers(loaded, known):
   text = acceptance.table(result)
   for words in (
     'drafter oracle',
+    f'template {chat.fingerprint(loaded.template)}, without variables',
     'tokens/round',
     'accepted/round',
     'chat',

@@ -62,6 +62,7 @@ def test_drafters_are_compared_side_by_side():
   [
     ('settings', 'target', 'other'),
     ('settings', 'fingerprint', 'f' * 16),
+    ('settings', 'template', 'f' * 16),
     ('settings', 'prompts', 'f' * 16),
     ('settings', 'temperature', 0.7),
     ('settings', 'max_tokens', 64),

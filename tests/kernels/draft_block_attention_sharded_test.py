@@ -18,12 +18,12 @@ def mesh_of(rows, heads):
   return Mesh(devices, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
 
 
-def make(num_heads, num_kv_heads):
+def make(num_heads, num_kv_heads, num_anchors=5):
   return problem.make(
     cases.Case(
       name='sharded',
       rows=2,
-      num_anchors=5,
+      num_anchors=num_anchors,
       block_size=4,
       num_heads=num_heads,
       num_kv_heads=num_kv_heads,
@@ -56,6 +56,30 @@ def test_equals_one_device_in_value_and_gradient(
       mesh=mesh,
       heads='model',
       rows='data',
+      implementation='xla',
+    )
+
+  want = problem.value_and_gradients(
+    lambda *arrays: api.draft_block_attention(
+      *arrays, **named, implementation='reference'
+    ),
+    arrays,
+  )
+  got = problem.value_and_gradients(on_mesh, arrays)
+  for name, x, y in zip(NAMES, got, want, strict=True):
+    np.testing.assert_allclose(x, y, atol=2e-5, err_msg=name)
+
+
+def test_anchors_share_out_over_a_context_that_is_whole():
+  arrays, named = make(4, 2, num_anchors=8)
+
+  def on_mesh(*arrays):
+    return sharded.draft_block_attention(
+      *arrays,
+      **named,
+      mesh=mesh_of(2, 4),
+      rows=('data',),
+      blocks='model',
       implementation='xla',
     )
 

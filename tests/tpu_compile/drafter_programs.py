@@ -151,12 +151,8 @@ def _on_tpu(function):
 
   @functools.wraps(function)
   def traced(*args):
-    mine = choose.best
-    choose.best = lambda known: ('tpu', 'xla') if 'tpu' in known else ('xla',)
-    try:
+    with choose.compiling_for('tpu', num_devices=1):
       return function(*args)
-    finally:
-      choose.best = mine
 
   return traced
 

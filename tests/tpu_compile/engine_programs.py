@@ -8,12 +8,12 @@ kernels, which are compiled for all of them elsewhere.
 """
 
 import functools
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 
 from jspec.drafters import block_loss, borrowed, dflash, objective
+from jspec.kernels import choose
 from jspec.nn import rope
 from jspec.serve import empty, leaves, programs
 from jspec.serve import settings as settings_lib
@@ -97,7 +97,7 @@ def on_tpu(function):
   """Traced as on the device it is for, with the kernels of a TPU."""
 
   def traced(*args):
-    with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
+    with choose.compiling_for('tpu', num_devices=1):
       return function(*args)
 
   return traced

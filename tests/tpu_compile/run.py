@@ -10,18 +10,15 @@ or if a control that must fail does not. `--update` writes the baseline anew.
 
 import argparse
 import json
-import os
 import pathlib
 import sys
 import time
 
-from tests.tpu_compile import environment
+from jspec import slices
 
-os.environ.update(environment.variables())
+slices.prepare()
 
-from jax.experimental import topologies  # noqa: E402
-
-from tests.tpu_compile import report  # noqa: E402
+from tests.tpu_compile import environment, report  # noqa: E402
 from tests.tpu_compile.program import compile_for  # noqa: E402
 from tests.tpu_compile.programs import PROGRAMS  # noqa: E402
 
@@ -53,7 +50,7 @@ def main() -> int:
   # --- Compile ---------------------------------------------------------------
   results, num_faults = {}, 0
   for topology in environment.TOPOLOGIES:
-    devices = topologies.get_topology_desc(topology, platform='tpu').devices
+    devices = slices.find(topology).devices
     for program in programs:
       if topology not in (program.topologies or environment.TOPOLOGIES):
         continue

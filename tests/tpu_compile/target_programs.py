@@ -9,7 +9,6 @@ copies each device's own weights before the loop over layers.
 
 import dataclasses
 import functools
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jspec import tree
 from jspec.cache import paged
+from jspec.kernels import choose
 from jspec.kernels.block_tree_attention import sharded
 from jspec.nn import rope, stack
 from jspec.targets import families, sharding, transformer
@@ -71,7 +71,7 @@ def score_and_commit(
     paged.Pages(*pools, NamedSharding(mesh, spec)), table
   )
   # Traced as on the devices it is for, so that shards choose their kernels.
-  with mock.patch.object(jax, 'default_backend', lambda: 'tpu'):
+  with choose.compiling_for('tpu', NUM_DEVICES):
     scored = target.score(
       tokens,
       table.lengths[:, None] + jnp.arange(NODES, dtype=jnp.int32),

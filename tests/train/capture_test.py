@@ -3,9 +3,12 @@
 
 import jax
 import numpy as np
+import pytest
 
+from jspec import config as config_lib
+from jspec import errors
 from jspec.data import examples, features
-from jspec.train import capture
+from jspec.train import capture, prepare, settings
 from tests.train import tiny
 
 PREFIX = 6
@@ -65,3 +68,26 @@ def test_alone_in_batches_and_again_it_is_the_same(tmp_path):
   np.testing.assert_allclose(batch[0][:PREFIX], batch[5][:PREFIX], atol=1e-5)
   np.testing.assert_allclose(batch[1][:-1], batch[3][:-1], atol=1e-5)
   assert np.abs(batch[1][-1] - batch[3][-1]).max() > 1e-3
+
+
+def test_several_processes_fill_no_store(tmp_path, monkeypatch):
+  loaded, found = tiny.loaded(), documents()
+  config = config_lib.build(settings.TrainConfig, tiny.config(tmp_path))
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(errors.UserError, match='`jspec capture` with this'):
+    prepare.store(config, loaded, found, TAPS, tiny.silent)
+  assert not (tmp_path / 'taps').exists()
+  monkeypatch.undo()
+  prepare.store(config, loaded, found, TAPS, tiny.silent)
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  assert len(prepare.store(config, loaded, found, TAPS, tiny.silent)) == 6
+
+
+def test_cost_is_of_what_was_missing_alone(tmp_path):
+  loaded, found = tiny.loaded(), documents()
+  config = config_lib.build(settings.TrainConfig, tiny.config(tmp_path))
+  cost = prepare.fill(config, loaded, found, TAPS, tiny.silent)
+  assert cost.num_tokens == sum(LENGTHS)
+  assert 0 < cost.target_seconds < cost.seconds
+  again = prepare.fill(config, loaded, found, TAPS, tiny.silent)
+  assert again == capture.Cost()

@@ -4,6 +4,7 @@
 python -m tests.train.tiny FOLDER KILL_AT [CHANGES]
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -22,8 +23,11 @@ from jspec.train import loop
 VOCAB = 64
 
 
-def loaded(seed=0):
-  """A random target with all that a loaded one has."""
+def loaded(seed=0, **changes):
+  """A random target with all that a loaded one has.
+
+  `changes` replace fields of its config.
+  """
   config = transformer.TransformerConfig(
     num_layers=4,
     width=16,
@@ -37,6 +41,7 @@ def loaded(seed=0):
     rope=rope.RopeConfig(base=1e4, kind='default'),
     tied=False,
   )
+  config = dataclasses.replace(config, **changes)
   return types.SimpleNamespace(
     name='tiny',
     model=transformer.random(config, jax.random.key(seed)),

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""Who is told of whom, over sockets in one process."""
+
+import queue
+import socket
+import threading
+import time
+
+import pytest
+
+from jspec import errors, lifeline
+
+SOON = 5
+
+
+@pytest.fixture
+def tied():
+  """Makes lifelines of processes; tells whom each missed, and their sockets."""
+  lines, pairs = [], {}
+
+  def make(num_processes, **timing):
+    missed = [queue.Queue() for _ in range(num_processes)]
+    timing = dict(beat_s=0.05, missed_s=1.0) | timing
+    pairs.update({i: socket.socketpair() for i in range(1, num_processes)})
+    ends = [{i: pair[0] for i, pair in pairs.items()}]
+    ends += [{0: pair[1]} for pair in pairs.values()]
+    for connections, found in zip(ends, missed, strict=True):
+      lines.append(lifeline.Lifeline(connections, found.put, **timing))
+      lines[-1].start()
+    return lines, missed, pairs
+
+  yield make
+  for line in lines:
+    line.close()
+  for pair in pairs.values():
+    for one in pair:
+      one.close()
+  # Nobody reads any more.
+  deadline = time.monotonic() + SOON
+  while any(t.name == 'lifeline' for t in threading.enumerate()):
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+
+
+def cut(pair):
+  """What the end of a process does to its side."""
+  pair.shutdown(socket.SHUT_RDWR)
+
+
+def test_all_are_told_of_one_that_is_gone(tied):
+  _, missed, pairs = tied(3)
+  cut(pairs[2][1])
+  assert missed[0].get(timeout=SOON) == 2
+  assert missed[1].get(timeout=SOON) == 2
+
+
+def test_the_loss_of_the_first_is_noticed_by_the_others(tied):
+  _, missed, pairs = tied(3)
+  for ours, _ in pairs.values():
+    cut(ours)
+  assert missed[1].get(timeout=SOON) == missed[2].get(timeout=SOON) == 0
+
+
+def test_silence_is_a_loss_and_a_living_process_is_not_silent(tied):
+  lines, missed, _ = tied(3, missed_s=0.5)
+  time.sleep(1.0)
+  assert all(found.empty() for found in missed)
+  lines[1]._is_over.set()  # It says nothing any more.
+  assert missed[0].get(timeout=SOON) == 1
+  assert missed[2].get(timeout=SOON) == 1
+
+
+def test_nobody_is_missed_who_said_bye(tied):
+  lines, missed, pairs = tied(3)
+  lines[1].close()
+  cut(pairs[1][1])
+  time.sleep(0.3)
+  for line in lines:
+    line.close()
+  time.sleep(0.2)
+  assert all(found.empty() for found in missed)
+
+
+def accepted(hello, token='secret', timeout_s=2.0):
+  with socket.create_server(('127.0.0.1', 0)) as listener:
+    port = listener.getsockname()[1]
+
+    def connect():
+      for text in hello:
+        kept.append(socket.create_connection(('127.0.0.1', port)))
+        kept[-1].sendall(text)
+
+    kept = []
+    thread = threading.Thread(target=connect)
+    thread.start()
+    try:
+      found = lifeline._accept(listener, token, 2, timeout_s)
+      kept.extend(found.values())
+      return set(found)
+    finally:
+      thread.join()
+      for one in kept:
+        one.close()
+
+
+def test_strangers_are_turned_away():
+  found = accepted(
+    [b'other 1\n', b'secret 7\n', b'\xff\n', b'secret 1\nalive\n']
+  )
+  assert found == {1}
+
+
+def test_those_that_do_not_come_are_named():
+  with pytest.raises(
+    errors.UserError, match=r'processes \[1\] did not connect'
+  ):
+    accepted([b'other 1\n'], timeout_s=0.5)
