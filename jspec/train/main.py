@@ -5,48 +5,76 @@ Kept tiny, so that the rest can be imported and called in a notebook.
 """
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jspec import config as config_lib
 from jspec import errors, loading
 from jspec.train import loop, prepare, settings, step
 
+# From a drafter to its numbers.
+Evaluate = Callable[[Any], dict[str, Any]]
 
-def run(
-  spec: str,
-  overrides: Sequence[str],
-  workdir: pathlib.Path | str | None,
-  *,
-  capture_only: bool = False,
-  must_resume: bool = False,
-) -> None:
-  """Builds the config, loads the target and trains.
+
+def read(spec: str, overrides: Sequence[str]) -> settings.TrainConfig:
+  """Builds a config.
 
   Args:
     spec: `FILE.py` or `FILE.py:ARG`.
     overrides: words `--config.KEY=VALUE`.
-    workdir: folder of the run; may be None with `capture_only`.
-    capture_only: fill the store of taps, then stop.
-    must_resume: refuse to start where there is no checkpoint to go on from.
 
   Raises:
-    UserError: the config, the data or the folder do not fit.
+    UserError: something in it that nobody reads, or that fits no run.
   """
   values = config_lib.load_file(spec)
   config_lib.apply_overrides(
     values, [word.removeprefix('--config.') for word in overrides]
   )
-  config = config_lib.build(settings.TrainConfig, values)
+  return config_lib.build(settings.TrainConfig, values)
+
+
+def run(
+  config: settings.TrainConfig,
+  workdir: pathlib.Path | str | None,
+  *,
+  capture_only: bool = False,
+  must_resume: bool = False,
+  evaluation: Callable[[loading.LoadedTarget], Evaluate] | None = None,
+  on_progress: Callable[[int, dict[str, Any]], None] | None = None,
+  on_message: Callable[[str], None] = print,
+) -> None:
+  """Loads the target and trains.
+
+  Args:
+    config: of the run, see `read`.
+    workdir: folder of the run; may be None with `capture_only`.
+    capture_only: fill the store of taps, then stop.
+    must_resume: refuse to start where there is no checkpoint to go on from.
+    evaluation: from the target to what `loop.run` takes as `evaluate`.
+    on_progress: called with the step and its metrics.
+    on_message: takes what a person should read.
+
+  Raises:
+    UserError: the config, the data or the folder do not fit.
+  """
   if not capture_only and workdir is None:
     raise errors.UserError('--workdir is missing: name a folder for the run')
   loaded = loading.load_target(config.target)
   if not capture_only:
-    loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
+    loop.run(
+      config,
+      workdir,
+      loaded=loaded,
+      must_resume=must_resume,
+      evaluate=None if evaluation is None else evaluation(loaded),
+      on_progress=on_progress,
+      on_message=on_message,
+    )
     return
-  found = prepare.documents(config, loaded)
+  found = prepare.documents(config, loaded, on_message)
   train, _ = prepare.split(
     found, config.eval.held_out, config.data.domains, config.data.weights
   )
   drafter = prepare.drafter(config, loaded, [found[n] for n in train])
   layers = step.captured(drafter, loaded.model.num_layers)
-  prepare.store(config, loaded, found, layers)
+  prepare.store(config, loaded, found, layers, on_message)

@@ -19,13 +19,19 @@ from jspec.data import examples
 from jspec.train import settings
 
 _CONFIG = 'config.json'
-# How long and how loud a run is does not change what it computes.
+# How long and how loud a run is, and what is looked at, does not change what it
+# computes.
 _MAY_CHANGE = (
   'config.time_limit_s',
   'config.print_every',
   'config.tensorboard',
   'config.data.store',
   'config.data.store_taps',
+  'config.eval.prompts',
+  'config.eval.num_prompts',
+  'config.eval.max_tokens',
+  'config.profile.start',
+  'config.profile.num_steps',
 )
 
 

@@ -102,6 +102,7 @@ def train(
   on_progress=None,
   on_message=silent,
   must_resume=False,
+  evaluate=None,
   **changes,
 ):
   """Trains in FOLDER/name."""
@@ -114,6 +115,7 @@ def train(
     on_progress=on_progress,
     on_message=on_message,
     must_resume=must_resume,
+    evaluate=evaluate,
   )
 
 
