@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`jspec bench`: what rounds cost and bring, and what HTTP adds."""
+"""`jspec bench`: what rounds and training steps cost, what HTTP adds."""
 
 import argparse
 
 from jspec import errors
-from jspec.cli import options, progress, serve_bench, throughput
+from jspec.cli import options, progress, serve_bench, throughput, train_bench
 
 
 def add(programs) -> None:
@@ -78,6 +78,7 @@ def add(programs) -> None:
   load.set_defaults(run=run_load)
   throughput.add(actions)
   serve_bench.add(actions)
+  train_bench.add(actions)
 
 
 def run_kernels(args: argparse.Namespace) -> None:
