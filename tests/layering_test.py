@@ -58,7 +58,7 @@ ALLOWED = {
   'conversation': _LOADED,
   'testing': _TRAINED | {'decode', 'text', 'routing'},
   'evals': _EVERYTHING | {'depth', 'serve'},
-  'bench': _EVERYTHING | {'depth', 'serve', 'server', 'sim'},  # Traces.
+  'bench': _EVERYTHING | {'depth', 'serve', 'server', 'sim', 'train'},
   'demo': _EVERYTHING | {'train', 'evals'},
   'bakeoff': _EVERYTHING | {'train', 'evals'},
   'doctor': _EVERYTHING | {'train', 'evals'},

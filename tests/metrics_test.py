@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """One row a step, whatever stops and resumes there were."""
 
+import struct
+
 import numpy as np
+from tensorboardX.proto import event_pb2
 
 from jspec import metrics as metrics_lib
 
@@ -38,6 +41,55 @@ def test_not_finite_is_written_as_text(tmp_path):
   assert row == {'step': 1, 'loss': 'nan', 'many': [1.0, 'inf']}
 
 
-def test_tensorboard_writes_events(tmp_path):
-  write(tmp_path, [1], tensorboard=True)
-  assert list((tmp_path / 'tensorboard').glob('events*'))
+def scalars(folder):
+  """What TensorBoard reads, as (name, step) -> value: of TFRecord files."""
+  found = {}
+  for path in sorted(folder.glob('events*')):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+      (size,) = struct.unpack_from('<Q', data, at)
+      event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+      at += 12 + size + 4
+      for value in event.summary.value:
+        found[value.tag, event.step] = value.simple_value
+  return found
+
+
+def test_tensorboard_has_the_numbers_of_rows(tmp_path):
+  metrics = metrics_lib.Metrics(tmp_path, tensorboard=True)
+  metrics.write(1, {'loss': np.float32(2.5)})
+  metrics.write(
+    2,
+    {
+      'loss': np.float32(1.5),
+      'held_out/accuracy': np.array([0.5, 0.25]),
+      'evaluate/num_identical': 4,
+      'goodput_seconds': {'steps': 3.0},
+      'written_at': 'now',
+    },
+  )
+  metrics.close()
+  assert scalars(tmp_path / 'tensorboard') == {
+    ('loss', 1): 2.5,
+    ('loss', 2): 1.5,
+    ('held_out/accuracy/1', 2): 0.5,
+    ('held_out/accuracy/2', 2): 0.25,
+    ('evaluate/num_identical', 2): 4,
+    ('goodput_seconds/steps', 2): 3.0,
+  }
+
+
+def lines(folder, print_every):
+  shown = []
+  metrics = metrics_lib.Metrics(
+    folder, print_every=print_every, show=shown.append
+  )
+  for step in range(1, 7):
+    extra = {'held_out/loss': 1.0} if step == 5 else {}
+    metrics.write(step, {'loss': 2.0, 'data/wait_seconds': 0.0, **extra})
+  return [line.split()[1] for line in shown]
+
+
+def test_lines_come_now_and_then_and_with_every_evaluation(tmp_path):
+  assert lines(tmp_path, 3) == ['3', '5', '6']
+  assert lines(tmp_path, 0) == ['5']

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""`jspec bench`: what rounds cost and bring, and what HTTP adds."""
+"""`jspec bench`: what rounds and training steps cost, what HTTP adds."""
 
 import argparse
 
 from jspec import errors
-from jspec.cli import fit, options, progress, serve_bench, throughput
+from jspec.cli import (
+  fit,
+  options,
+  progress,
+  serve_bench,
+  throughput,
+  train_bench,
+)
 
 
 def add(programs) -> None:
@@ -79,6 +86,7 @@ def add(programs) -> None:
   fit.add(actions)
   throughput.add(actions)
   serve_bench.add(actions)
+  train_bench.add(actions)
 
 
 def run_kernels(args: argparse.Namespace) -> None:

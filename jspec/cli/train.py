@@ -2,8 +2,16 @@
 """`jspec train`: trains a drafter by a config."""
 
 import argparse
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
 
-from jspec.cli import processes
+from jspec.cli import options, processes, training_bar
+
+# Answers decoded at the same time at an evaluation.
+_NUM_ROWS = 8
 
 
 def add(programs) -> None:
@@ -29,13 +37,58 @@ def add(programs) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  """Hands the config and its overrides to the trainer."""
-  with processes.joined(args):
+  """Trains as the config says."""
+  with processes.joined(args), contextlib.ExitStack() as stack:
     from jspec.train import main
 
+    config = main.read(args.config, args.overrides)
+    shown = _Lines()
+    if sys.stderr.isatty():
+      shown = stack.enter_context(training_bar.Bar(config.num_steps))
+      # The bar says what lines of steps would.
+      config = dataclasses.replace(config, print_every=0)
     main.run(
-      args.config,
-      args.overrides,
+      config,
       args.workdir,
       must_resume=args.resume,
+      evaluation=evaluation(config, shown.say),
+      on_progress=shown.update,
+      on_message=shown.say,
     )
+
+
+def evaluation(
+  config: Any, say: Callable[[str], None]
+) -> Callable[[Any], Callable[[Any], dict[str, Any]]] | None:
+  """Reads `eval.prompts`; what decodes them, once there is a target.
+
+  Training knows nothing of decoding, so it is put together here.
+
+  Raises:
+    UserError: the prompts cannot be read.
+  """
+  if not config.eval.prompts:
+    return None
+  from jspec.evals import online
+
+  prompts = options.prompts(
+    config.eval.prompts, config.eval.num_prompts or None
+  )
+  return lambda loaded: online.Online(
+    loaded,
+    prompts,
+    max_tokens=config.eval.max_tokens,
+    num_rows=_NUM_ROWS,
+    on_message=say,
+  )
+
+
+class _Lines:
+  """Messages as lines and nothing else, where there is no terminal."""
+
+  def update(self, step: int, row: dict[str, Any]) -> None:
+    """A step is done; its line comes with the messages."""
+
+  def say(self, line: str) -> None:
+    """Prints a message."""
+    print(line, flush=True)

@@ -102,6 +102,7 @@ class Decoder:
       page_size = 128 if jax.default_backend() == 'tpu' else 32
     self.timing = Timing()
     self._target, self._drafter = target, drafter
+    self._form = _form(drafter)
     self._num_rows, self._num_rounds = num_rows, num_rounds
     self._state = round_lib.init_state(
       target,
@@ -166,6 +167,22 @@ class Decoder:
       scalar,
       flag,
     )
+
+  def use(self, drafter) -> None:
+    """Drafts with other weights from here on; the programs stay.
+
+    Call it between two `generate`s: a row that decodes would go on with what
+    the old weights made of its prompt.
+
+    Raises:
+      ValueError: it differs from the decoder's drafter in more than weights.
+    """
+    if _form(drafter) != self._form:
+      raise ValueError(
+        'this drafter differs from the one the decoder was made for in more'
+        ' than its weights: make a Decoder for it'
+      )
+    self._drafter = drafter
 
   def generate(
     self,
@@ -308,6 +325,12 @@ class Decoder:
 def generate(target, drafter, prompts, params, **options) -> list[Output]:
   """Answers `prompts` with a fresh `Decoder` made with `options`."""
   return Decoder(target, drafter, **options).generate(prompts, params)
+
+
+def _form(drafter):
+  """All of a drafter that its programs were compiled for."""
+  leaves, structure = jax.tree.flatten(drafter)
+  return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
 def _chunk(left, chunks):

@@ -65,6 +65,9 @@ class Mix:
     decay_gamma: gamma of the decay; 0 for none.
     dpace_alpha: smoothing of D-PACE, 0..1.
     chunk: anchors of a row whose logits exist at once.
+    vocab_chunk: columns of the head whose logits do; 0 for all. With some, the
+      scratch of the loss does not grow with the vocabulary; terms that compare
+      whole laws then take another product with both heads.
   """
 
   ce: float = 1.0
@@ -82,9 +85,10 @@ class Mix:
   decay_gamma: float = 4.0
   dpace_alpha: float = 0.5
   chunk: int = 16
+  vocab_chunk: int = 0
 
   def __post_init__(self):
-    for name in (*TERMS, 'lk_eta', 'decay_gamma'):
+    for name in (*TERMS, 'lk_eta', 'decay_gamma', 'vocab_chunk'):
       value = getattr(self, name)
       _need(math.isfinite(value) and value >= 0, name, value, 'at least 0')
     for name in ('kl_top_k', 'chunk'):
@@ -224,6 +228,7 @@ def slot_rows(
     teacher_columns=teacher[2],
     top_k=top_k,
     row_chunk=mix.chunk * num_slots,
+    vocab_chunk=mix.vocab_chunk or None,
   )
   return {name: x.reshape(labels.shape) for name, x in out.items()}
 

@@ -95,10 +95,17 @@ def training(
   config.eval.held_out = 0.1 if arg.smoke else 0.02
   config.eval.every = 10 if arg.smoke else 200
   config.eval.max_batches = 1 if arg.smoke else 8
+  config.eval.prompts = ''
+  config.eval.num_prompts = 2 if arg.smoke else 16
+  config.eval.max_tokens = 16 if arg.smoke else 64
 
   config.checkpoint = ml_collections.ConfigDict()
   config.checkpoint.keep_latest = 2
   config.checkpoint.keep_best = 1
+
+  config.profile = ml_collections.ConfigDict()
+  config.profile.start = 10
+  config.profile.num_steps = 0
   return config
 
 

@@ -6,6 +6,7 @@ WORKDIR/provenance.json   command, commit, versions, device
 WORKDIR/metrics.jsonl     one row a step
 WORKDIR/checkpoints/      newest and best
 WORKDIR/export/           the best drafter in the interchange format
+WORKDIR/profile/          a trace of some steps, if the config wants one
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from jspec.train import (
   build,
   disk,
   export,
+  goodput,
   initial,
   layout,
   mesh,
@@ -38,6 +40,7 @@ from jspec.train import (
   programs,
   settings,
   step,
+  trace,
   workdir,
 )
 
@@ -48,7 +51,7 @@ def run(
   *,
   loaded: Any,
   must_resume: bool = False,
-  evaluate: Callable[[Any], dict[str, float]] | None = None,
+  evaluate: Callable[[Any], dict[str, Any]] | None = None,
   on_progress: Callable[[int, dict[str, Any]], None] | None = None,
   on_message: Callable[[str], None] = print,
 ) -> pathlib.Path:
@@ -59,8 +62,9 @@ def run(
     folder: the workdir; empty, absent, or of a run with the same config.
     loaded: the target as `jspec.loading.load_target` returns it.
     must_resume: refuse to start where there is no checkpoint to go on from.
-    evaluate: called with the drafter at every evaluation; what it returns is
-      logged as `evaluate/NAME` (real decoding, for one).
+    evaluate: called with the drafter at every evaluation; what it returns
+      (numbers, lists of them) is logged as `evaluate/NAME`: real decoding, for
+      one, of which this package knows nothing (`jspec.evals.online`).
     on_progress: called with the step and its metrics.
     on_message: takes what a person should read.
 
@@ -96,6 +100,8 @@ def _run(
 ):
   """Does what `run` says; `cleanup` closes what was opened, come what may."""
   started = time.monotonic()
+  clock = goodput.Clock()
+  cleanup.callback(clock.close)
 
   # --- config -------------------------------------------------------------
   if not isinstance(config, settings.TrainConfig):
@@ -218,12 +224,14 @@ def _run(
     state, start = restored.state, restored.step
     batches.set_state(restored.extra['batches'])
     on_message(f'train: resumed from step {start}')
+  clock.resume(metrics_lib.read(folder / 'metrics.jsonl'), start)
   if is_first:
     metrics = metrics_lib.Metrics(
       folder,
       resume_step=start,
       tensorboard=config.tensorboard,
       print_every=config.print_every,
+      show=on_message,
     )
     cleanup.callback(metrics.close)
     provenance.write(folder / 'provenance.json', resumed_from=start)
@@ -239,26 +247,29 @@ def _run(
         f'the loss of {config.drafter.build} reports no `{settings.BEST}`: the'
         ' best checkpoint is chosen by it'
       )
+    found = {f'held_out/{name}': x for name, x in values.items()}
     if evaluate is not None:
       whole = drafter_of(state)  # All processes bring it together.
       decoded = evaluate(whole) if is_first else {}
-      values |= {f'evaluate/{name}': x for name, x in decoded.items()}
-    return values
+      found |= {f'evaluate/{name}': x for name, x in decoded.items()}
+    return values, found
 
+  traced = trace.Trace(config.profile, folder, on_message=on_message)
+  cleanup.callback(traced.close)
   pending, num_in_a_row, last_time = None, 0, time.monotonic()
   preempted = preemption.Watch()
   cleanup.callback(preempted.stop)
   preempted.start()
   votes = agreement.Votes(devices)
 
-  def flush(held_out):
+  def flush(measured):
     """Writes the row of the step before, which is done by now."""
     nonlocal pending, num_in_a_row, last_time
     number, values = pending
     row = {name: np.asarray(x) for name, x in values.items()}
-    now = time.monotonic()
-    row |= {'seconds': now - last_time, **held_out}
-    last_time, pending = now, None
+    row |= {'seconds': time.monotonic() - last_time, **measured}
+    row['tokens_per_s'] = row['num_tokens'] / max(row['seconds'], 1e-9)
+    last_time, pending = time.monotonic(), None
     num_in_a_row = num_in_a_row + 1 if row['skipped'] else 0
     if is_first:
       metrics.write(number, row)
@@ -270,10 +281,13 @@ def _run(
         'finite: lower optim.learning_rate'
       )
 
+  clock.enter('steps')
   for number in range(start + 1, config.num_steps + 1):
-    batch = placing.batch(next(batches), devices)
+    batch = clock.take(batches, pending and pending[1]['loss'])
+    batch = placing.batch(batch, devices)
     owner.check()
-    state, values = train_step(state, frozen, target, batch)
+    with traced.step(number, state):
+      state, values = train_step(state, frozen, target, batch)
     values['data/wait_seconds'] = batches.wait_seconds
     values['data/num_retries'] = source.num_retries
     # The device works on this step while the host finishes the last one.
@@ -288,10 +302,14 @@ def _run(
 
     # --- checkpoint -------------------------------------------------------
     if is_last or number % config.eval.every == 0:
-      held_out = measure()
+      jax.block_until_ready(state)
+      seconds = time.monotonic() - last_time  # Of the step alone.
+      with clock.during('evaluate'):
+        held_out, measured = measure()
       # So a kill loses one row at most: that of the step being saved.
-      checkpoints.wait()
-      flush({f'held_out/{name}': x for name, x in held_out.items()})
+      with clock.during('save'):
+        checkpoints.wait()
+      flush({**measured, 'seconds': seconds, **clock.row()})
       num_skipped = int(state.num_skipped)
       if is_last and num_skipped == number:
         raise errors.UserError(
@@ -299,9 +317,10 @@ def _run(
           ' finite, so nothing was learnt: lower optim.learning_rate'
         )
       # The row comes first: a kill in between repeats it, never loses it.
-      checkpoints.save(
-        number, state, {'batches': batches.get_state()}, _scalars(held_out)
-      )
+      with clock.during('save'):
+        checkpoints.save(
+          number, state, {'batches': batches.get_state()}, _scalars(held_out)
+        )
       last_time = time.monotonic()
     elif is_asked:
       # No time to evaluate: NaN is never the best.
@@ -325,6 +344,7 @@ def _run(
     )
 
   # --- export of the best -------------------------------------------------
+  clock.enter('save')
   best = checkpoints.best_step()
   best_state = checkpoints.restore(best, state).state
   out, best_drafter = folder / 'export', drafter_of(best_state)
@@ -341,6 +361,7 @@ def _run(
   on_message(
     f'train: step {best} is best, {settings.BEST} {score:.3f}, saved in {out}'
   )
+  on_message(clock.line())
   return out
 
 

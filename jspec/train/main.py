@@ -7,6 +7,7 @@ Kept tiny, so that the rest can be imported and called in a notebook.
 import contextlib
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -16,26 +17,49 @@ from jspec.data import features
 from jspec.train import capture as capture_lib
 from jspec.train import loop, prepare, settings, step
 
+# From a drafter to its numbers.
+Evaluate = Callable[[Any], dict[str, Any]]
 
-def run(
-  spec: str,
-  overrides: Sequence[str],
-  workdir: pathlib.Path | str | None,
-  *,
-  must_resume: bool = False,
-) -> None:
-  """Builds the config, loads the target and trains.
+
+def read(spec: str, overrides: Sequence[str]) -> settings.TrainConfig:
+  """Builds a config.
 
   Args:
     spec: `FILE.py` or `FILE.py:ARG`.
     overrides: words `--config.KEY=VALUE`.
+
+  Raises:
+    UserError: something in it that nobody reads, or that fits no run.
+  """
+  values = config_lib.load_file(spec)
+  config_lib.apply_overrides(
+    values, [word.removeprefix('--config.') for word in overrides]
+  )
+  return config_lib.build(settings.TrainConfig, values)
+
+
+def run(
+  config: settings.TrainConfig,
+  workdir: pathlib.Path | str | None,
+  *,
+  must_resume: bool = False,
+  evaluation: Callable[[loading.LoadedTarget], Evaluate] | None = None,
+  on_progress: Callable[[int, dict[str, Any]], None] | None = None,
+  on_message: Callable[[str], None] = print,
+) -> None:
+  """Loads the target and trains.
+
+  Args:
+    config: of the run, see `read`.
     workdir: folder of the run.
     must_resume: refuse to start where there is no checkpoint to go on from.
+    evaluation: from the target to what `loop.run` takes as `evaluate`.
+    on_progress: called with the step and its metrics.
+    on_message: takes what a person should read.
 
   Raises:
     UserError: the config, the data or the folder do not fit.
   """
-  config = _config(spec, overrides)
   if workdir is None:
     raise errors.UserError('--workdir is missing: name a folder for the run')
   if '://' in str(workdir):
@@ -48,7 +72,15 @@ def run(
   is_spread = config.data.mode == 'online' and jax.device_count() > 1
   with distributed.on_host() if is_spread else contextlib.nullcontext():
     loaded = loading.load_target(config.target)
-  loop.run(config, workdir, loaded=loaded, must_resume=must_resume)
+  loop.run(
+    config,
+    workdir,
+    loaded=loaded,
+    must_resume=must_resume,
+    evaluate=None if evaluation is None else evaluation(loaded),
+    on_progress=on_progress,
+    on_message=on_message,
+  )
 
 
 def capture(
@@ -67,7 +99,7 @@ def capture(
   Raises:
     UserError: the config, the data or the store do not fit.
   """
-  config = _config(spec, overrides)
+  config = read(spec, overrides)
   if config.data.mode != 'store':
     raise errors.UserError(
       f'data.mode is {config.data.mode}: nothing is stored then; take `online`'
@@ -82,11 +114,3 @@ def capture(
   layers = step.captured(drafter, loaded.model.num_layers)
   cost = prepare.fill(config, loaded, found, layers, on_message)
   return prepare.store(config, loaded, found, layers, on_message), cost
-
-
-def _config(spec, overrides):
-  values = config_lib.load_file(spec)
-  config_lib.apply_overrides(
-    values, [word.removeprefix('--config.') for word in overrides]
-  )
-  return config_lib.build(settings.TrainConfig, values)

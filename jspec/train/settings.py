@@ -2,6 +2,7 @@
 """The frozen form of a training config; field names are the config's keys."""
 
 import dataclasses
+import operator
 from typing import Any
 
 from jspec import errors
@@ -130,11 +131,18 @@ class EvalConfig:
     held_out: share of documents never trained on, chosen by a hash of the id.
     every: steps between evaluations; each ends in a checkpoint.
     max_batches: batches of held-out rows, the same each time.
+    prompts: a source of prompts that are decoded at every evaluation, as
+      `--prompts` reads it; '' for none. None of them may be trained on.
+    num_prompts: only the first ones; 0 takes all.
+    max_tokens: of an answer.
   """
 
   held_out: float = 0.02
   every: int = 100
   max_batches: int = 8
+  prompts: str = ''
+  num_prompts: int = 16
+  max_tokens: int = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,6 +151,19 @@ class CheckpointConfig:
 
   keep_latest: int = 2
   keep_best: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+  """Which steps are traced for xprof, into the workdir.
+
+  Attributes:
+    start: number of the first one; the first steps of a run compile.
+    num_steps: how many; 0 for none.
+  """
+
+  start: int = 10
+  num_steps: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +181,8 @@ class TrainConfig:
     time_limit_s: stop after so many seconds of wall clock; 0 for no limit.
     max_skipped: give up after so many steps in a row that were not finite.
     tensorboard: also write TensorBoard events.
-    print_every: steps between lines on stdout.
+    print_every: steps between lines on stdout; 0 for evaluations only.
+    profile: a trace of some steps.
   """
 
   target: str
@@ -178,6 +200,7 @@ class TrainConfig:
   max_skipped: int = 20
   tensorboard: bool = False
   print_every: int = 10
+  profile: ProfileConfig = ProfileConfig()
 
   def __post_init__(self):
     self.data.check()
@@ -202,9 +225,20 @@ class TrainConfig:
       raise errors.UserError(
         f'eval.held_out is {self.eval.held_out}: give a share between 0 and 1'
       )
-    for name in ('num_steps', 'eval.every', 'data.num_rows', 'data.row_len'):
-      value = self
-      for part in name.split('.'):
-        value = getattr(value, part)
-      if value < 1:
-        raise errors.UserError(f'{name} is {value}: it must be at least 1')
+    least = {
+      **dict.fromkeys(('num_steps', 'data.num_rows', 'data.row_len'), 1),
+      **{'eval.every': 1, 'eval.max_tokens': 1, 'eval.num_prompts': 0},
+      **{'profile.start': 1, 'profile.num_steps': 0, 'print_every': 0},
+    }
+    for name, bound in least.items():
+      value = operator.attrgetter(name)(self)
+      if value < bound:
+        raise errors.UserError(
+          f'{name} is {value}: it must be at least {bound}'
+        )
+    last = self.profile.start + self.profile.num_steps - 1
+    if self.profile.num_steps and last > self.num_steps:
+      raise errors.UserError(
+        f'profile.start and profile.num_steps end with step {last}, but the run'
+        f' has {self.num_steps} steps: lower one of them'
+      )

@@ -30,7 +30,7 @@ from jspec.drafters import base
 from jspec.drafters import parts as parts_lib
 from jspec.targets import branches
 from jspec.train import accumulation
-from jspec.typing import Array, Key, PyTree
+from jspec.typing import Array, Float, Key, PyTree
 
 # The target's normed states [B, A, G + 1, D] behind proposed blocks.
 Judge = Callable[..., Array]
@@ -150,19 +150,44 @@ def train_step(
 
   Returns:
     The new state and metrics: the drafter's, `loss`, `grad_norm`, `skipped`
-    (0 or 1 for this step).
+    (0 or 1 for this step), `num_tokens` (of the batch, without padding).
+
+  What the device does shows in traces under the scopes `target`, `draft` (with
+  `loss` inside) and `optimizer`.
   """
   key = jax.random.fold_in(state.key, state.step)
 
   def loss_of(params, batch, key):
-    draft_batch = as_draft_batch(batch, *taps_of(target, batch), dtype)
+    with jax.named_scope('target'):
+      draft_batch = as_draft_batch(batch, *taps_of(target, batch), dtype)
     drafter = merge(params, frozen)
-    seen = _judged(judge, drafter, target, draft_batch, key)
-    return drafter.loss(seen, key)
+    seen = judged(judge, drafter, target, draft_batch, key)
+    with jax.named_scope('draft'):
+      return drafter.loss(seen, key)
 
   loss, metrics, grads = accumulation.value_and_grad(
     loss_of, num_micro_batches, state.params, batch, key
   )
+  with jax.named_scope('optimizer'):
+    new_state, grad_norm = update(optimizer, state, loss, grads, ema_decay)
+  metrics = dict(
+    metrics,
+    loss=loss,
+    grad_norm=grad_norm,
+    skipped=new_state.num_skipped - state.num_skipped,
+    num_tokens=jnp.count_nonzero(batch['segments']),
+  )
+  return new_state, metrics
+
+
+def update(
+  optimizer: optax.GradientTransformation,
+  state: TrainState,
+  loss: Float[Array, ''],
+  grads: PyTree,
+  ema_decay: float,
+) -> tuple[TrainState, Float[Array, '']]:
+  """Moves the state by a gradient; also returns the gradient's norm."""
   grad_norm = optax.tree.norm(grads)
   is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -188,8 +213,7 @@ def train_step(
     new_state = dataclasses.replace(
       new_state, average=keep(average, state.average)
     )
-  metrics = dict(metrics, loss=loss, grad_norm=grad_norm, skipped=skipped)
-  return new_state, metrics
+  return new_state, grad_norm
 
 
 def eval_step(
@@ -207,7 +231,7 @@ def eval_step(
   """Measures a batch on the anchors that `key` fixes."""
   draft_batch = as_draft_batch(batch, *taps_of(target, batch), dtype)
   drafter = merge(params, frozen)
-  seen = _judged(judge, drafter, target, draft_batch, key)
+  seen = judged(judge, drafter, target, draft_batch, key)
   loss, metrics = drafter.loss(seen, key)
   return dict(parts_lib.take(metrics)[0], loss=loss)
 
@@ -302,13 +326,21 @@ def judge_of(graphdef: Any) -> Judge:
   return judge
 
 
-def _judged(judge, drafter, target, batch, key):
+def judged(
+  judge: Judge | None,
+  drafter: Any,
+  target: PyTree,
+  batch: base.DraftBatch,
+  key: Key[Array, ''],
+) -> base.DraftBatch:
   """The batch with the drafter's own proposals, if its loss reads them."""
   if judge is None:
     return batch
   # Other draws than those of the loss.
-  anchors, tokens = drafter.rollout(batch, jax.random.fold_in(key, 1))
-  hidden = jax.lax.stop_gradient(judge(target, batch, anchors, tokens))
+  with jax.named_scope('draft'):
+    anchors, tokens = drafter.rollout(batch, jax.random.fold_in(key, 1))
+  with jax.named_scope('target'):
+    hidden = jax.lax.stop_gradient(judge(target, batch, anchors, tokens))
   hidden = hidden.astype(batch.taps.dtype)
   return dataclasses.replace(
     batch, judged=base.Judged(anchors.index, anchors.keep, tokens, hidden)

@@ -19,8 +19,8 @@ from jspec.data import examples
 from jspec.train import mesh, settings
 
 _CONFIG = 'config.json'
-# How long and how loud a run is, and who shares the work, does not change what
-# it computes.
+# How long and how loud a run is, who shares the work and what is looked at does
+# not change what it computes.
 _MAY_CHANGE = (
   *(
     f'config.mesh.{field.name}' for field in dataclasses.fields(mesh.MeshConfig)
@@ -33,6 +33,11 @@ _MAY_CHANGE = (
   'config.data.starving_s',
   'config.data.store',
   'config.data.store_taps',
+  'config.eval.prompts',
+  'config.eval.num_prompts',
+  'config.eval.max_tokens',
+  'config.profile.start',
+  'config.profile.num_steps',
 )
 
 

@@ -105,19 +105,20 @@ def linear_xent(
       f'linear_xent: the teacher has {teacher_head.shape[1]} columns, the head'
       f' {head.shape[1]}; give teacher_columns'
     )
-  return choose.run(
-    IMPLEMENTATIONS,
-    implementation,
-    hidden,
-    head,
-    losses=tuple(losses),
-    labels=labels,
-    teacher_hidden=teacher_hidden,
-    teacher_head=teacher_head,
-    top_k=top_k,
-    row_chunk=row_chunk,
-    vocab_chunk=head.shape[1] if vocab_chunk is None else vocab_chunk,
-  )
+  with jax.named_scope('loss'):
+    return choose.run(
+      IMPLEMENTATIONS,
+      implementation,
+      hidden,
+      head,
+      losses=tuple(losses),
+      labels=labels,
+      teacher_hidden=teacher_hidden,
+      teacher_head=teacher_head,
+      top_k=top_k,
+      row_chunk=row_chunk,
+      vocab_chunk=head.shape[1] if vocab_chunk is None else vocab_chunk,
+    )
 
 
 def linear_argmax(

@@ -98,7 +98,7 @@ def test_term_is_added_and_reaches_the_drafter(target, method):
     key = jax.random.key(1)
     seen = batch
     if weight:
-      seen = step._judged(judge, drafter, state, batch, key)
+      seen = step.judged(judge, drafter, state, batch, key)
 
     @jax.jit
     def grad(params, seen, graph=graph, rest=rest, key=key):
@@ -131,7 +131,7 @@ def test_a_row_without_anchors_has_no_term(target):
     _batch(target), is_answer=jnp.zeros((2, 20), bool)
   )
   judge, state = _judge(target)
-  seen = step._judged(judge, drafter, state, batch, jax.random.key(0))
+  seen = step.judged(judge, drafter, state, batch, jax.random.key(0))
   loss, metrics = drafter.loss(seen, jax.random.key(0))
   assert loss == 0 and metrics['on_policy'] == 0
   assert isinstance(seen.judged, base.Judged)

@@ -85,6 +85,30 @@ def test_a_run_goes_on_from_the_drafter_of_another(whole, tmp_path):
     np.testing.assert_allclose(got, want, rtol=2**-6, atol=1e-4, err_msg=name)
 
 
+def test_what_an_evaluation_finds_has_names_of_its_own(whole, tmp_path):
+  shutil.copy(whole / 'answers.jsonl', tmp_path)
+  weights = []
+
+  def evaluate(drafter):
+    weights.append(np.asarray(drafter.block.layers.out[...]))
+    return {'tokens_per_round': 1.5, 'accepted_per_round': [0.5, None]}
+
+  tiny.train(
+    tmp_path, data__store=str(whole / 'taps'), num_steps=4, evaluate=evaluate
+  )
+  rows = metrics_lib.read(tmp_path / 'run' / 'metrics.jsonl')
+  named = [{k for k in row if k.startswith('evaluate/')} for row in rows]
+  names = {'evaluate/tokens_per_round', 'evaluate/accepted_per_round'}
+  assert named == [set(), names, set(), names]
+  assert not any('held_out/evaluate' in name for row in rows for name in row)
+  # It gets the weights of now, and decides nothing.
+  assert len(weights) == 2 and not np.array_equal(*weights)
+  (tmp_path / 'bare').mkdir()
+  shutil.copy(whole / 'answers.jsonl', tmp_path / 'bare')
+  tiny.train(tmp_path / 'bare', data__store=str(whole / 'taps'), num_steps=4)
+  assert steps_of(tmp_path / 'run') == steps_of(tmp_path / 'bare' / 'run')
+
+
 def test_finished_run_changes_nothing_when_started_again(whole):
   before = steps_of(whole / 'run')
   tiny.train(whole)

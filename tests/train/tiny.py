@@ -107,6 +107,7 @@ def train(
   on_progress=None,
   on_message=silent,
   must_resume=False,
+  evaluate=None,
   **changes,
 ):
   """Trains in FOLDER/name."""
@@ -119,6 +120,7 @@ def train(
     on_progress=on_progress,
     on_message=on_message,
     must_resume=must_resume,
+    evaluate=evaluate,
   )
 
 
