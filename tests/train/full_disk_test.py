@@ -35,6 +35,8 @@ def fill(path, spare):
   path.write_bytes(bytes(max(0, free - spare)))
 
 
+# Writes of a save that failed end after orbax has closed their event loop.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 @pytest.mark.parametrize('spare', [0, 4096, 16384, 65536])
 @pytest.mark.slow
 def test_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
