@@ -68,6 +68,10 @@ def test_cluster_that_does_not_answer_ends_the_script(world):
   assert len(world.asked('xpk')) == 1
 
 
+def test_program_takes_the_words():
+  assert serving.flags(TOLD[1:]).all_hosts
+
+
 # --- Slurm ------------------------------------------------------------------
 
 SLURM = {

@@ -58,13 +58,16 @@ def processes(world, *words):
   return [str(world.tree / 'launch' / 'local_processes.sh'), *words]
 
 
-def test_processes_get_one_coordinator_and_ids_of_their_own(world):
-  done = world.run(*processes(world, '3', 'serve', '--rows', '4'))
+@pytest.mark.parametrize(
+  'words', [['serve', '--rows=4'], ['train', '--config=c.py', '--config.x=4']]
+)
+def test_processes_get_one_coordinator_and_ids_of_their_own(world, words):
+  done = world.run(*processes(world, '3', *words))
   assert done.returncode == 0, done.stderr
   found = [serving.flags(words[1:]) for words in world.asked('jspec')]
   assert sorted(args.process_id for args in found) == [0, 1, 2]
   assert {args.num_processes for args in found} == {3}
-  assert {args.rows for args in found} == {4}
+  assert all(words[-1] in call for call in world.asked('jspec'))
   (coordinator,) = {args.coordinator for args in found}
   assert coordinator.startswith('127.0.0.1:')
 

@@ -19,7 +19,9 @@ def run(world, script, *words, **environment):
 def test_words_arrive_as_they_are(world, script, more):
   done = run(world, script, 'name', *ODD)
   assert done.returncode == 0, done.stderr
-  assert world.asked('jspec') == [['jspec', ODD[0], *more, *ODD[1:]]]
+  (words,) = world.asked('jspec')
+  assert words == ['jspec', ODD[0], *more, *ODD[1:]]
+  assert serving.flags(words[1:]).all_hosts == bool(more)
 
 
 @pytest.mark.parametrize('script', ['tpu_vm.sh', 'tpu_slice.sh'])
