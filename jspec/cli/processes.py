@@ -52,7 +52,9 @@ def joined(args: argparse.Namespace) -> Iterator[int]:
     yield found.num_processes
   except errors.UserError as error:
     text = ' '.join(str(error).split('\n'))
-    print(f'error: {text}', file=sys.stderr)
+    print(f'error: {text}', file=sys.stderr, flush=True)
+    if found.process == 0:
+      time.sleep(_OWN_S)  # Where all have it, all are to say it.
     hosts.leave(2)
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)
@@ -69,7 +71,10 @@ def joined(args: argparse.Namespace) -> Iterator[int]:
 
 
 def _lost(process):
-  time.sleep(_OWN_S)
+  # JAX ends the others of process 0, where its coordinator is, as soon as it
+  # can, with pages of log; nobody has time for an error of their own.
+  if process:
+    time.sleep(_OWN_S)
   print(
     f'error: process {process} is gone: see its output; the same command goes'
     ' on from the newest checkpoint',

@@ -68,31 +68,25 @@ def check(name, preset, *, is_sparse=False, num_micro_batches=1):
     assert given.params[path].is_deleted(), path
 
 
+@slow
 @pytest.mark.parametrize(
-  'name, preset',
-  [
-    ('dfly', 'fsdp_tp'),
-    *(
-      pytest.param(name, preset, marks=slow)
-      for name in ('dfly', 'eagle3', 'mtp')
-      for preset in ('dp', 'fsdp', 'hsdp', 'fsdp_tp', 'tp4', 'sp', 'sp4')
-      if (name, preset) != ('dfly', 'fsdp_tp')
-    ),
-  ],
+  'preset', ['dp', 'fsdp', 'hsdp', 'fsdp_tp', 'tp4', 'sp', 'sp4']
 )
+@pytest.mark.parametrize('name', ['dfly', 'eagle3', 'mtp'])
 def test_a_step_is_that_of_one_device(name, preset):
   check(name, preset)
 
 
+@slow
 @pytest.mark.parametrize(
   'name, preset',
   [
     ('mtp_moe', 'ep'),
-    pytest.param('mtp_moe', 'ep2', marks=slow),
-    pytest.param('dfly', 'ep', marks=slow),
-    pytest.param('mtp_moe', 'fsdp', marks=slow),
-    pytest.param('mtp_moe', 'fsdp_tp', marks=slow),
-    pytest.param('mtp_moe', 'sp', marks=slow),
+    ('mtp_moe', 'ep2'),
+    ('dfly', 'ep'),
+    ('mtp_moe', 'fsdp'),
+    ('mtp_moe', 'fsdp_tp'),
+    ('mtp_moe', 'sp'),
   ],
 )
 def test_a_step_with_experts_is_that_of_one_device(name, preset):
@@ -105,6 +99,7 @@ def test_portions_of_a_batch_add_up_on_a_mesh(name, preset):
   check(name, preset, num_micro_batches=4)
 
 
+@slow
 def test_mean_of_the_means_of_devices_would_be_another():
   """Rows differ in what they hold, or the tests above could not fail."""
   batch = spread_steps.rows()

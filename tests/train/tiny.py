@@ -87,6 +87,7 @@ def config(folder: pathlib.Path, **changes):
     max_len=32,
     num_rows=8,
   )
+  values.mesh = dict(preset='dp')
   values.optim = dict(warmup_steps=2, learning_rate=3e-3)
   values.eval = dict(held_out=0.15, every=2, max_batches=2)
   for name, value in changes.items():

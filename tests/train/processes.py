@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""Processes that train a tiny drafter together, for `processes_test`.
+
+python -m tests.train.processes FOLDER CHANGES WHAT [flags of `jspec train`]
+
+CHANGES is JSON; WHAT is `run`, `kill N` or `term N`: at step N the process ends
+itself, or sends itself a SIGTERM.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TIMEOUT_S = 400
+
+
+def start(folder, num_processes, num_devices, changes=None, what=None, of=None):
+  """Starts processes that share `num_devices` evenly.
+
+  Args:
+    folder: has the answers; the workdir is its `run`.
+    num_processes: how many.
+    num_devices: all of them.
+    changes: of `tiny.config`.
+    what: by process, what else it does at a step.
+    of: by process, further changes.
+  """
+  with socket.create_server(('127.0.0.1', 0)) as probe:
+    port = probe.getsockname()[1]
+  count = num_devices // num_processes
+  names = dict(
+    os.environ,
+    PYTHONPATH=str(ROOT),
+    XLA_FLAGS=f'--xla_force_host_platform_device_count={count}',
+    JAX_PLATFORMS='cpu',
+    JAX_COMPILATION_CACHE_DIR='',
+    JAX_DISABLE_MOST_OPTIMIZATIONS='1',
+  )
+  flags = []
+  if num_processes > 1:
+    flags = [
+      f'--coordinator=127.0.0.1:{port}',
+      f'--num-processes={num_processes}',
+    ]
+  return [
+    subprocess.Popen(
+      [
+        sys.executable,
+        '-m',
+        'tests.train.processes',
+        str(folder),
+        json.dumps({**(changes or {}), **(of or {}).get(process, {})}),
+        (what or {}).get(process, 'run'),
+        *flags,
+        *([f'--process-id={process}'] if flags else []),
+      ],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+      cwd=ROOT,
+      env=names,
+    )
+    for process in range(num_processes)
+  ]
+
+
+def ended(started):
+  """What each printed, and its exit code; none of them stays behind."""
+  ends = time.monotonic() + TIMEOUT_S
+  try:
+    texts = [
+      one.communicate(timeout=max(ends - time.monotonic(), 0.1))[0]
+      for one in started
+    ]
+  finally:
+    for one in started:
+      one.kill()
+      one.wait()
+  return texts, [one.returncode for one in started]
+
+
+# --- in a process
+
+
+def _at(what):
+  word, _, number = what.partition(' ')
+
+  def on_progress(step, metrics):
+    del metrics
+    if word != 'run' and step == int(number):
+      by = signal.SIGKILL if word == 'kill' else signal.SIGTERM
+      os.kill(os.getpid(), by)
+
+  return on_progress
+
+
+def _main(folder, changes, what, *flags):
+  from jspec.cli import processes
+
+  parser = argparse.ArgumentParser()
+  processes.add(parser)
+  with processes.joined(parser.parse_args(flags)):
+    from tests.train import tiny
+
+    tiny.train(
+      pathlib.Path(folder),
+      on_progress=_at(what),
+      on_message=lambda text: print(text, flush=True),
+      **json.loads(changes),
+    )
+
+
+if __name__ == '__main__':
+  _main(*sys.argv[1:])

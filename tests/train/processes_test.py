@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""Real processes train together, over gloo on this machine."""
+
+import time
+
+import numpy as np
+import pytest
+
+from jspec import metrics
+from jspec.cli import processes as cli_processes
+from tests.train import processes, tiny
+
+pytestmark = pytest.mark.slow
+
+ONLINE = dict(data__mode='online', data__store='', optim__ema_decay=0.9)
+
+
+def folder_of(path):
+  tiny.write_answers(path / 'answers.jsonl')
+  return path
+
+
+def losses(folder):
+  rows = metrics.read(folder / 'run' / 'metrics.jsonl')
+  assert [row['step'] for row in rows] == list(range(1, len(rows) + 1))
+  return [row['loss'] for row in rows]
+
+
+def run(folder, *args, **named):
+  texts, codes = processes.ended(processes.start(folder, *args, **named))
+  assert codes == [0] * len(codes), '\n'.join(texts)
+  return texts
+
+
+@pytest.fixture(scope='module')
+def alone(tmp_path_factory):
+  """Losses of one process with four devices, all weights everywhere."""
+  folder = folder_of(tmp_path_factory.mktemp('alone'))
+  run(folder, 1, 4, ONLINE)
+  return losses(folder)
+
+
+def test_four_processes_have_the_losses_of_one(alone, tmp_path):
+  folder = folder_of(tmp_path)
+  texts = run(folder, 4, 4, ONLINE | dict(mesh__preset='fsdp'))
+  np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
+  assert (folder / 'run' / 'export' / 'config.json').is_file()
+  assert (folder / 'run' / 'provenance.json').is_file()
+  # One of them speaks for all.
+  assert ['step 8 is best' in text or 'is best' in text for text in texts] == [
+    True,
+    False,
+    False,
+    False,
+  ]
+
+
+@pytest.mark.parametrize('lost', [1, 0])
+def test_a_run_goes_on_when_a_process_was_lost(alone, tmp_path, lost):
+  """The other ends soon, with a line; other processes and another preset
+  then go on with the very next loss."""
+  folder = folder_of(tmp_path)
+  started = processes.start(
+    folder,
+    2,
+    4,
+    ONLINE | dict(mesh__preset='fsdp_tp'),
+    what={lost: 'kill 5'},
+  )
+  began = None
+  while any(one.poll() is None for one in started):
+    if began is None and started[lost].poll() is not None:
+      began = time.monotonic()
+    time.sleep(0.1)
+    assert began is None or time.monotonic() - began < 15, 'it hangs'
+  texts, codes = processes.ended(started)
+  assert codes[lost] == -9
+  # Of process 0 JAX may be the first to know: it aborts.
+  if lost or codes[1] != -6:
+    assert codes[1 - lost] == cli_processes.LOST, texts[1 - lost]
+    assert f'error: process {lost} is gone' in texts[1 - lost]
+  assert 'Traceback' not in texts[1 - lost]
+  np.testing.assert_allclose(
+    losses(folder), alone[: len(losses(folder))], rtol=1e-5
+  )
+  texts = run(folder, 4, 4, ONLINE | dict(mesh__preset='dp'))
+  assert 'resumed from step 4' in texts[0]
+  np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
+
+
+def test_a_signal_to_one_process_saves_the_run_of_all(alone, tmp_path):
+  folder = folder_of(tmp_path)
+  texts, codes = processes.ended(
+    processes.start(
+      folder, 2, 4, ONLINE | dict(mesh__preset='fsdp'), what={1: 'term 3'}
+    )
+  )
+  assert codes == [143, 143], '\n'.join(texts)
+  assert 'SIGTERM: step' in texts[0]
+  run(folder, 1, 4, ONLINE | dict(mesh__preset='sp'))
+  np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
+
+
+def test_processes_with_other_configs_are_refused(tmp_path):
+  folder = folder_of(tmp_path)
+  texts, codes = processes.ended(
+    processes.start(folder, 2, 2, ONLINE, of={1: dict(seed=1)})
+  )
+  assert codes == [2, 2], '\n'.join(texts)
+  for text in texts:
+    assert 'process 1 has another config than process 0' in text
+  assert not (folder / 'run').exists()
+
+
+def test_several_processes_do_not_fill_a_store(tmp_path):
+  texts, codes = processes.ended(processes.start(folder_of(tmp_path), 2, 2))
+  assert codes == [2, 2], '\n'.join(texts)
+  assert '--capture-only' in texts[0]
