@@ -64,6 +64,11 @@ def run(
       'bench train times the target in the step: give a config with'
       ' data.mode=online (CONFIG.py:online)'
     )
+  if config.compute_dtype != 'float32' or config.remat != 'none':
+    raise errors.UserError(
+      'bench train times steps in float32 that keep what they compute: set'
+      ' compute_dtype to float32 and remat to none'
+    )
   total, done = 4, 0
 
   def tick():

@@ -72,11 +72,11 @@ class Clock:
     finally:
       self.enter(before)
 
-  def take(self, batches: Iterator[Any], running: Any) -> Any:
+  def take(self, batches: Any, running: Any) -> Any:
     """The next batch.
 
     Args:
-      batches: where it comes from.
+      batches: where it comes from; has `__next__`.
       running: an array of the step before, or None; as long as it is not
         computed the device has work.
     """
