@@ -54,7 +54,7 @@ def check(
   ours = {
     'config': dataclasses.asdict(config),
     'inputs': {
-      'target': loaded.name,
+      'target': loaded.label,
       'fingerprint': loaded.fingerprint,
       'documents': examples.fingerprint(documents),
     },
