@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Turns what a user names on the command line into targets and drafters.
 
-  target    smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME
+  target    smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME, with options
   drafter   none | ngram | suffix | shipped | DIR | module:attr, with options
 
 A DIR for a drafter is an exported checkpoint or the workdir of a training run.
-Options of a drafter follow its name, as in `shipped,tree_size=16`.
+Options follow the name, as in `shipped,tree_size=16` or `DIR,weights=int8`;
+those of a target are in `opening`.
 Whatever does not resolve is an error that lists the choices.
 """
 
-import ast
 import dataclasses
 import importlib
 import inspect
@@ -54,7 +54,9 @@ class LoadedTarget:
     template: its chat template; None if it has none.
     stop_ids: ids that end an answer.
     fingerprint: of architecture and weights; a drafter checkpoint carries the
-      one it was trained for.
+      one it was trained for. Of the weights as they were read: a drafter fits
+      all forms of its target.
+    options: forms that were asked for, as they are written.
   """
 
   name: str
@@ -63,13 +65,18 @@ class LoadedTarget:
   template: chat.ChatTemplate | None
   stop_ids: tuple[int, ...]
   fingerprint: str
+  options: str = ''
+
+  @property
+  def label(self) -> str:
+    """Name and options, for reports."""
+    return ','.join(filter(None, (self.name, self.options)))
 
 
 def load_target(
   spec: str,
   *,
   progress: bool = True,
-  dtype: str = 'float32',
   mesh: Mesh | None = None,
 ) -> LoadedTarget:
   """Loads a target by name, folder, GGUF file or hub name.
@@ -77,15 +84,14 @@ def load_target(
   Args:
     spec: see the module docstring.
     progress: draw progress on stderr when it is a terminal.
-    dtype: of its weights, one of `reading.DTYPES`.
     mesh: devices it is read to (`sharding.checked`); None: the first one.
 
   Raises:
-    errors.UserError: unknown name, unreadable or unsupported model.
+    errors.UserError: unknown name or option, unreadable or unsupported model.
   """
   bar = _Bar(progress)
   try:
-    return _load(opening.open_target(spec, bar.show), bar, dtype, mesh)
+    return _load(opening.open_target(spec, bar.show), bar, mesh)
   finally:
     bar.clear()
 
@@ -96,7 +102,7 @@ def export_target(
   """Writes a target as a Hugging Face folder, texts included.
 
   Args:
-    spec: a folder or hub name, as of `load_target`.
+    spec: as of `load_target`, without options.
     folder: absent, or empty.
     dtype: of the tensors, one of `reading.DTYPES`.
 
@@ -104,21 +110,26 @@ def export_target(
     The files with tensors.
 
   Raises:
-    errors.UserError: as `load_target`, or the target is not of such a folder.
+    errors.UserError: as `load_target`, an option, or a GGUF file that says what
+      a folder cannot.
   """
-  from jspec.targets import families, writing
+  from jspec.targets import families, gguf_to_hf, writing
+  from jspec.text import hf_texts
 
   bar = _Bar(True)
   try:
     found = opening.open_target(spec, bar.show)
-    if found.folder is None:
+    if found.options:
       raise errors.UserError(
-        f'{spec} has no config.json to write: give a Hugging Face folder'
+        f'{spec}: a folder is written in floats, leave {found.options} out;'
+        ' --dtype says in which'
       )
+    fields, rules = found.fields, found.rules
+    if fields is None:
+      fields = gguf_to_hf.fields(found.config, found.family, spec)
+      rules = families.find(fields, spec).rules(found.config)
     model = reading.read(
-      reading.Reader(
-        found.config, found.rules, found.source, ignored=found.ignored
-      ),
+      found.reader(),
       dtype=dtype,
       on_array=lambda done, total: bar.show(
         f'reading {found.name}', done, total
@@ -126,8 +137,11 @@ def export_target(
     )
   finally:
     bar.clear()
-  fields = families.find(found.fields, spec).written(found.fields)
-  files = writing.write(folder, model, found.rules, fields)
+  fields = families.find(fields, spec).written(fields)
+  files = writing.write(folder, model, rules, fields)
+  if found.folder is None:
+    hf_texts.write(folder, found.tokenizer, found.template)
+    return files
   for name in _TEXTS:
     if (found.folder / name).is_file():
       shutil.copy(found.folder / name, folder)
@@ -141,7 +155,7 @@ def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
     errors.UserError: unknown name or option, or a checkpoint for another
       target.
   """
-  name, options = _options(spec)
+  name, options = opening.read_options(spec, 'drafter')
   if name == 'none':
     if options:
       raise errors.UserError(f'drafter {spec!r}: none has no options')
@@ -164,15 +178,12 @@ def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
 
 
 def _load(
-  found: opening.OpenTarget, bar: '_Bar', dtype: str, mesh: Mesh | None
+  found: opening.OpenTarget, bar: '_Bar', mesh: Mesh | None
 ) -> LoadedTarget:
-  name = found.name
-  reader = reading.Reader(
-    found.config, found.rules, found.source, ignored=found.ignored
-  )
+  name, reader = found.name, found.reader()
   model = reading.read(
     reader,
-    dtype=dtype,
+    **found.forms(),
     mesh=mesh,
     is_split=_splits_layers(),
     on_array=lambda done, total: bar.show(f'reading {name}', done, total),
@@ -186,30 +197,13 @@ def _load(
     template=found.template,
     stop_ids=found.tokenizer.eos_ids,
     fingerprint=reader.fingerprint(),
+    options=found.options,
   )
 
 
 def _splits_layers() -> bool:
   """Whether the layers' weights are kept apart here; see `nn.stack`."""
   return jax.default_backend() == 'cpu'
-
-
-def _options(spec: str) -> tuple[str, dict[str, Any]]:
-  """Splits `name,key=value,...`; values are Python literals, else text."""
-  name, *pairs = spec.split(',')
-  options = {}
-  for pair in pairs:
-    key, equals, text = pair.partition('=')
-    if not (equals and key.isidentifier()) or key in options:
-      raise errors.UserError(
-        f'drafter {spec!r}: cannot read option {pair!r}; write each once, as'
-        ' key=value'
-      )
-    try:
-      options[key] = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-      options[key] = text
-  return name, options
 
 
 def _ngram(options: dict[str, Any]) -> Drafter:

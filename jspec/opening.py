@@ -1,19 +1,32 @@
 # SPDX-License-Identifier: MIT
 """Finds out what a target is: architecture, texts, and where its tensors lie.
 
-  smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME
+  smollm2_135m | DIR | FILE.gguf | hf:ORG/NAME   [,KEY=VALUE ...]
+
+  dtype=float32 | bfloat16    of arrays, and of what is computed with them
+  weights=int8 | fp8          of layers, with a scale for every output channel
+  cache=bf16 | int8 | fp8     rows of keys and values, see `cache.forms`
 
 Weights are not read (`loading` does that), so it takes no time and no memory.
 """
 
+import ast
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from jspec import errors
+from jspec.cache import forms
 from jspec.checkpoints import gguf, names, safetensors
-from jspec.targets import architecture, embedded, families, gguf_model
+from jspec.targets import (
+  architecture,
+  embedded,
+  families,
+  gguf_model,
+  quantised,
+  reading,
+)
 from jspec.text import chat
 from jspec.text import tokenizer as tokenizer_lib
 from jspec.text.formats import detection
@@ -37,6 +50,9 @@ class OpenTarget:
     files: those with tensors.
     folder: where it lies, of a Hugging Face folder.
     fields: its config.json, of a Hugging Face folder.
+    dtype: of its arrays, one of `reading.DTYPES`.
+    weights: form of the matrices of layers (`nn.qarray`); None: of `dtype`.
+    cache: form of cached rows (`cache.forms`); None: as they are computed.
   """
 
   name: str
@@ -50,6 +66,53 @@ class OpenTarget:
   files: tuple[pathlib.Path, ...] = ()
   folder: pathlib.Path | None = None
   fields: Mapping[str, Any] | None = None
+  dtype: str = reading.DTYPES[0]
+  weights: str | None = None
+  cache: str | None = None
+
+  @property
+  def options(self) -> str:
+    """What was asked for beside the name, as it is written."""
+    usual = OpenTarget.dtype
+    asked = {'dtype': None if self.dtype == usual else self.dtype}
+    asked |= {'weights': self.weights, 'cache': self.cache}
+    return ','.join(f'{key}={form}' for key, form in asked.items() if form)
+
+  def reader(self) -> reading.Reader:
+    """Of its arrays."""
+    return reading.Reader(
+      self.config, self.rules, self.source, ignored=self.ignored
+    )
+
+  def forms(self) -> dict[str, str | None]:
+    """What was asked for, as `reading.read` names it."""
+    return dict(dtype=self.dtype, weights=self.weights, cache_form=self.cache)
+
+
+def read_options(spec: str, what: str) -> tuple[str, dict[str, Any]]:
+  """Splits `name,key=value,...`; values are Python literals, else text.
+
+  Args:
+    spec: as a user wrote it.
+    what: is named so, for the message.
+
+  Raises:
+    errors.UserError: an option that cannot be read, or one given twice.
+  """
+  name, *pairs = spec.split(',')
+  options = {}
+  for pair in pairs:
+    key, equals, text = pair.partition('=')
+    if not (equals and key.isidentifier()) or key in options:
+      raise errors.UserError(
+        f'{what} {spec!r}: cannot read option {pair!r}; write each once, as'
+        ' key=value'
+      )
+    try:
+      options[key] = ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+      options[key] = text
+  return name, options
 
 
 def open_target(
@@ -62,8 +125,24 @@ def open_target(
     show: called with (what, done, in all), for a progress bar.
 
   Raises:
-    errors.UserError: unknown name, unreadable or unsupported model.
+    errors.UserError: unknown name or option, unreadable or unsupported model.
   """
+  name, options = read_options(spec, 'target')
+  unknown = options.keys() - {'dtype', 'weights', 'cache'}
+  if unknown:
+    raise errors.UserError(
+      f'{min(unknown)}: no option of a target; there are dtype, weights and'
+      ' cache'
+    )
+  dtype = reading.checked(options.get('dtype', OpenTarget.dtype))
+  weights = quantised.checked(options.get('weights'))
+  cache = forms.checked(options.get('cache'))
+  return dataclasses.replace(
+    _find(name, show), dtype=dtype, weights=weights, cache=cache
+  )
+
+
+def _find(spec, show):
   if spec == embedded.NAME:
     return _open_gguf(embedded.path(show), embedded.NAME)
   if spec.startswith('hf:'):

@@ -16,6 +16,7 @@ tests execute them.
 
 from jaxtyping import (
   Array,
+  BFloat16,
   Bool,
   Float,
   Int,
@@ -27,6 +28,7 @@ from jaxtyping import (
 
 __all__ = [
   'Array',
+  'BFloat16',
   'Bool',
   'Float',
   'Int',

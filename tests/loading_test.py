@@ -16,7 +16,9 @@ from tokenizers import models
 
 from jspec import errors, loading
 from jspec.checkpoints import gguf
-from jspec.targets import embedded, gguf_model, reading
+from jspec.serve import costs_file, described
+from jspec.targets import embedded, gguf_model, quantised, reading
+from jspec.testing import toy
 from jspec.text import chat, tokenizer
 from tests import shared_data
 
@@ -64,6 +66,52 @@ def test_fingerprint_is_of_weights_and_shapes_not_of_place(loaded, tmp_path):
   )
 
 
+@pytest.fixture(scope='module')
+def smaller(tmp_path_factory):
+  path = folder(tmp_path_factory.mktemp('models'))
+  spec = f'{path},weights=int8,cache=fp8'
+  return loading.load_target(spec, progress=False)
+
+
+def test_options_of_a_target_follow_its_name(loaded, smaller):
+  assert quantised.form_of(smaller.model) == 'int8'
+  assert smaller.model.cache_form == 'fp8'
+  assert (smaller.name, smaller.options) == ('llama', 'weights=int8,cache=fp8')
+  assert smaller.label == 'llama,weights=int8,cache=fp8'
+  assert quantised.form_of(loaded.model) is None
+  assert (loaded.label, loaded.options) == ('llama', '')
+
+
+def test_a_target_in_bfloat16_says_so(loaded, tmp_path):
+  path = folder(tmp_path)
+  spec = f'{path},dtype=bfloat16,weights=fp8'
+  found = loading.load_target(spec, progress=False)
+  assert found.label == 'llama,dtype=bfloat16,weights=fp8'
+  assert found.fingerprint == loaded.fingerprint
+  assert found.model.embedding[...].dtype == jnp.bfloat16
+  assert quantised.form_of(found.model) == 'fp8'
+  usual = loading.load_target(f'{path},dtype=float32')
+  assert usual.label == 'llama'
+
+
+def test_a_drafter_fits_all_forms_of_its_target(loaded, smaller, tmp_path):
+  assert smaller.fingerprint == loaded.fingerprint
+  checkpoint(tmp_path, loaded)
+  assert loading.load_drafter(str(tmp_path), smaller).taps == (1, 2)
+
+
+def test_programs_and_costs_of_other_forms_are_others():
+  """They are kept on disk by a key."""
+  named = dict(weights=(None, 'int8', 'fp8'), cache_form=(None, 'int8', 'bf16'))
+  made = [
+    toy.target(**{name: form})
+    for name, forms in named.items()
+    for form in forms
+  ]
+  assert len({described.argument(target) for target in made}) == 5
+  assert len({costs_file.form(target) for target in made}) == 5
+
+
 def test_tokenizer_of_another_model_is_refused(tmp_path):
   path = folder(tmp_path, vocab_size=300)
   with pytest.raises(errors.UserError, match='not of the same model'):
@@ -78,6 +126,13 @@ def test_tokenizer_of_another_model_is_refused(tmp_path):
     ('absent.gguf', 'no such file'),
     ('hf:nobody', 'ORG/NAME'),
     ('hf:/x', 'ORG/NAME'),
+    ('smollm2_135m,weights=int3', "weights='int3': expected one of int8, fp8"),
+    ('smollm2_135m,cache=int3', "cache='int3': expected one of bf16, int8"),
+    ('smollm2_135m,weights=8', 'weights=8: expected one of'),
+    ('smollm2_135m,dtype=int8', "dtype='int8': expected one of float32, bf"),
+    ('smollm2_135m,bits=8', 'bits: no option of a target; there are dtype'),
+    ('smollm2_135m,weights', "cannot read option 'weights'"),
+    ('absent,weights=int8', "unknown target 'absent'"),
   ],
 )
 def test_unknown_target_is_refused(spec, named):

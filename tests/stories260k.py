@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec.nn import rope
-from jspec.targets import gguf_model, transformer
+from jspec.targets import gguf_model, quantised, transformer
 from tests import shared_data
 
 BOS_ID = 1
@@ -66,8 +66,10 @@ def raw() -> dict[str, np.ndarray]:
   return out
 
 
-def load() -> transformer.Transformer:
-  """The model; skips the test where its file is absent."""
+def load(
+  weights: str | None = None, cache_form: str | None = None
+) -> transformer.Transformer:
+  """The model, in a form; skips the test where its file is absent."""
   c, w = config(), raw()
   q = [gguf_model.rotate_half_rows(x, c.head_width) for x in w['q']]
   k = [gguf_model.rotate_half_rows(x, c.head_width) for x in w['k']]
@@ -84,8 +86,9 @@ def load() -> transformer.Transformer:
     'gate_up': gate_up.swapaxes(1, 2),
     'down': w['down'].swapaxes(1, 2),
   }
+  arrays = {name: jnp.asarray(value) for name, value in arrays.items()}
   return transformer.Transformer(
-    c, {name: jnp.asarray(value) for name, value in arrays.items()}
+    c, quantised.arrays(arrays, weights), cache_form=cache_form
   )
 
 

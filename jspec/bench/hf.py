@@ -13,7 +13,7 @@ import numpy as np
 from jspec import errors
 from jspec.bench import programs
 from jspec.nn import stack
-from jspec.targets import architecture
+from jspec.targets import architecture, quantised
 
 
 class Rows:
@@ -113,6 +113,11 @@ def compare(model: Any, context: int, repeats: int) -> dict[str, float]:
 def _same_weights(model, torch, transformers):
   c = model.config
   odd = list(architecture.deviations(c))
+  if quantised.form_of(model) is not None:
+    raise errors.UserError(
+      'weights of eight bits are not those that transformers would have:'
+      ' compare without weights='
+    )
   if odd or c.rope.kind != 'default':
     raise errors.UserError(
       'only Llamas without rotary scaling are compared with transformers; this'

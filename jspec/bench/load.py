@@ -28,7 +28,6 @@ _BUFFER_BYTES = 1 << 24
 def run(
   spec: str,
   *,
-  dtype: str = 'bfloat16',
   mesh: Mesh | None = None,
   repeats: int = 3,
   is_warm: bool = False,
@@ -37,8 +36,7 @@ def run(
   """Measures both in turns.
 
   Args:
-    spec: the target, as of `loading.load_target`.
-    dtype: of the arrays, one of `reading.DTYPES`.
+    spec: the target, as of `loading.load_target`, options included.
     mesh: devices it is shared out over; None: the first one.
     repeats: of both; the median counts.
     is_warm: let the system keep what it has of the files.
@@ -62,10 +60,9 @@ def run(
     if not is_warm:
       _forget(found.files)
     began = time.perf_counter()
-    reader = reading.Reader(
-      found.config, found.rules, found.source, ignored=found.ignored
+    target = reading.read(
+      found.reader(), **found.forms(), mesh=mesh, is_split=is_split
     )
-    target = reading.read(reader, dtype=dtype, mesh=mesh, is_split=is_split)
     jax.block_until_ready(target)
     seconds['load'].append(time.perf_counter() - began)
     placed = sum(x.nbytes for x in jax.tree.leaves(nnx.state(target)))
@@ -74,8 +71,7 @@ def run(
       on_progress(done + 1, repeats)
   disk, load = (statistics.median(seconds[key]) for key in ('disk', 'load'))
   return {
-    'target': found.name,
-    'dtype': dtype,
+    'target': ','.join(filter(None, (found.name, found.options))),
     'devices': 1 if mesh is None else mesh.size,
     'is_warm': is_warm,
     'file_bytes': num_bytes,
@@ -91,7 +87,7 @@ def line(result: dict[str, Any]) -> str:
   """For a person."""
   gigabytes = result['file_bytes'] / 1e9
   return (
-    f'{result["target"]}, {result["dtype"]}, {result["devices"]} devices,'
+    f'{result["target"]}, {result["devices"]} devices,'
     f' {"warm" if result["is_warm"] else "cold"}: {gigabytes:.2f} GB in'
     f' {result["disk_s"]:.2f} s from disk'
     f' ({gigabytes / result["disk_s"]:.2f} GB/s), {result["load_s"]:.2f} s as a'

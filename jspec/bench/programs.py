@@ -28,6 +28,8 @@ def filled_cache(model: Any, rows: int, context: int) -> paged.PagedCache:
     PAGE_SIZE,
     model.num_kv_heads,
     model.head_width,
+    model.embedding[...].dtype,
+    model.cache_form,
   )
   return paged.PagedCache(pages, dataclasses.replace(table, lengths=lengths))
 

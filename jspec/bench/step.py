@@ -75,7 +75,7 @@ def run(
     if on_progress is not None:
       on_progress(done, total)
 
-  result: dict[str, Any] = {'target': loaded.name, 'context': context}
+  result: dict[str, Any] = {'target': loaded.label, 'context': context}
   # A step reads this and one row of the embedding. What is kept in two forms
   # is read in one.
   parts = (model.layers, model.final_norm, model.head)

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
+from jspec.cache import forms
 from jspec.kernels.kv_commit import api as kv_commit
 from jspec.kernels.kv_commit import sharded as kv_commit_sharded
-from jspec.typing import Array, Bool, Float, Int
+from jspec.typing import Array, BFloat16, Bool, Float, Int, Shaped
 
 
 @jax.tree_util.register_dataclass
@@ -33,12 +34,16 @@ class Pages:
   Attributes:
     k: keys, rotated.
     v: values.
+    k_scale: of each key, where keys are of eight bits (`cache.forms`).
+    v_scale: of each value, likewise.
     sharding: how the pools lie on a mesh that shares out the heads; attention
       and commit run on every shard's own heads then. None: XLA alone decides.
   """
 
-  k: Float[Array, 'L P K R H']
-  v: Float[Array, 'L P K R H']
+  k: Shaped[Array, 'L P K R H']
+  v: Shaped[Array, 'L P K R H']
+  k_scale: BFloat16[Array, 'L P K R'] | None = None
+  v_scale: BFloat16[Array, 'L P K R'] | None = None
   sharding: NamedSharding | None = dataclasses.field(
     default=None, metadata={'static': True}
   )
@@ -52,6 +57,13 @@ class Pages:
     if self.sharding is None:
       return {}
     return dict(mesh=self.sharding.mesh, heads=self.sharding.spec[2])
+
+  @property
+  def scales(self) -> dict[str, Any]:
+    """The scales, as attention names them; empty where there are none."""
+    if self.k_scale is None:
+      return {}
+    return dict(k_scale=self.k_scale, v_scale=self.v_scale)
 
 
 @jax.tree_util.register_dataclass
@@ -104,18 +116,42 @@ def write(
   Returns the pages and whether any row had no page to go to.
   """
   commit = kv_commit_sharded if pages.shards else kv_commit
-  k_pages, v_pages, dropped = commit.kv_commit(
-    pages.k,
-    pages.v,
-    k,
-    v,
-    path,
-    table.page_ids,
-    table.lengths,
-    num_rows,
-    **pages.shards,
+
+  def to(k_pages, v_pages, k, v, **implementation):
+    return commit.kv_commit(
+      k_pages,
+      v_pages,
+      k,
+      v,
+      path,
+      table.page_ids,
+      table.lengths,
+      num_rows,
+      **implementation,
+      **pages.shards,
+    )
+
+  if pages.k_scale is None:
+    k_pages, v_pages, dropped = to(pages.k, pages.v, k, v)
+    return dataclasses.replace(pages, k=k_pages, v=v_pages), dropped
+  form = forms.of_dtype(pages.k.dtype)
+  (k, k_scale), (v, v_scale) = (forms.quantise(x, form) for x in (k, v))
+  k_pages, v_pages, dropped = to(pages.k, pages.v, k, v)
+  # Scales are rows of one number, in pools that share the table.
+  scales = (pages.k_scale, pages.v_scale, k_scale, v_scale)
+  k_scale, v_scale, _ = to(
+    *(x[..., None] for x in scales), implementation='xla'
   )
-  return dataclasses.replace(pages, k=k_pages, v=v_pages), dropped
+  return (
+    dataclasses.replace(
+      pages,
+      k=k_pages,
+      v=v_pages,
+      k_scale=k_scale[..., 0],
+      v_scale=v_scale[..., 0],
+    ),
+    dropped,
+  )
 
 
 def advance(
@@ -134,10 +170,29 @@ def init_pages(
   num_kv_heads: int,
   head_width: int,
   dtype=jnp.float32,
+  form: str | None = None,
 ) -> Pages:
-  """An empty pool."""
+  """An empty pool.
+
+  Args:
+    num_layers: L.
+    num_pages: P.
+    page_size: R.
+    num_kv_heads: K.
+    head_width: H.
+    dtype: of the rows, where `form` does not say.
+    form: of the rows (`cache.forms`).
+  """
   shape = (num_layers, num_pages, num_kv_heads, page_size, head_width)
-  return Pages(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+  dtype = dtype if form is None else forms.DTYPES[form]
+  pages = Pages(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+  if not forms.has_scales(form):
+    return pages
+  return dataclasses.replace(
+    pages,
+    k_scale=jnp.zeros(shape[:-1], jnp.bfloat16),
+    v_scale=jnp.zeros(shape[:-1], jnp.bfloat16),
+  )
 
 
 def contiguous_table(num_rows: int, pages_per_row: int) -> PageTable:

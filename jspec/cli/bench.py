@@ -72,9 +72,6 @@ def add(programs) -> None:
   )
   options.add_target(load)
   load.add_argument(
-    '--dtype', choices=('float32', 'bfloat16'), default='bfloat16'
-  )
-  load.add_argument(
     '--devices', type=options.positive, metavar='N', help='share it out over N'
   )
   load.add_argument('--repeats', type=options.positive, default=3, metavar='N')
@@ -111,7 +108,6 @@ def run_load(args: argparse.Namespace) -> None:
   with progress.Wait('reading', unit='rounds') as wait:
     result = load.run(
       args.target,
-      dtype=args.dtype,
       mesh=mesh,
       repeats=args.repeats,
       is_warm=args.warm,

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
       args.out,
       answer,
       same={
-        'target': loaded.name,
+        'target': loaded.label,
         'fingerprint': loaded.fingerprint,
         'temperature': args.temperature,
         'top_k': args.top_k,

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     f' (drafter {args.drafter})'
   )
   result = {
-    'target': loaded.name,
+    'target': loaded.label,
     'drafter': args.drafter,
     **totals,
     'replies': [dataclasses.asdict(reply) for reply in replies],

@@ -42,7 +42,8 @@ def add_target(parser: Any) -> None:
     '--target',
     default='smollm2_135m',
     metavar='NAME|DIR|FILE.gguf|hf:ORG/NAME',
-    help='the model to decode (default: %(default)s)',
+    help='the model to decode; options follow it: ,dtype=bfloat16 ,weights=int8'
+    ' or fp8 ,cache=bf16, int8 or fp8 (default: %(default)s)',
   )
 
 

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     is_anew=args.measure_again,
   )
   result = {
-    'target': loaded.name,
+    'target': loaded.label,
     'drafter': args.drafter,
     **profile.run(made.sizes, made.costs),
     'cost_table': str(costs_file.path_of(made.costs.key)),
@@ -69,5 +69,5 @@ def run(args: argparse.Namespace) -> None:
   if args.json is not None:
     options.write_json(args.json, options.with_provenance(result))
   if args.plot is not None:
-    title = f'{loaded.name}, drafter {args.drafter}'
+    title = f'{loaded.label}, drafter {args.drafter}'
     options.write_text(args.plot, profile.plot(result, title))

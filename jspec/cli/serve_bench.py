@@ -100,6 +100,6 @@ def run(args: argparse.Namespace) -> None:
       on_progress=wait.update,
     )
   print(http_report.table(result))
-  about = {'target': loaded.name, 'drafter': args.drafter}
+  about = {'target': loaded.label, 'drafter': args.drafter}
   if args.json is not None:
     options.write_json(args.json, options.with_provenance(about | result))

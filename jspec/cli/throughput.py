@@ -162,10 +162,10 @@ def run(args: argparse.Namespace) -> None:
     print('\n' + drafters_table.table(result['drafters']))
   print(start_up.line(result['start_up']))
   if args.json is not None:
-    about = {'target': loaded.name, 'drafter': args.drafter}
+    about = {'target': loaded.label, 'drafter': args.drafter}
     options.write_json(args.json, options.with_provenance(about | result))
   if args.plot is not None:
-    title = f'{loaded.name}, drafter {args.drafter}'
+    title = f'{loaded.label}, drafter {args.drafter}'
     options.write_text(args.plot, report.plot(result, title))
 
 

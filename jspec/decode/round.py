@@ -157,6 +157,7 @@ def empty_state(
     target.num_kv_heads,
     target.head_width,
     jax.eval_shape(target.embed, token).dtype,
+    target.cache_form,
   )
   depth = drafter.num_draft_tokens if drafter is not None else 0
 

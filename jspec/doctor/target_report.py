@@ -8,13 +8,18 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+import jax.numpy as jnp
+
 from jspec import errors, opening
+from jspec.cache import forms
 from jspec.checkpoints import names, safetensors
 from jspec.doctor import report
 from jspec.nn import rope
-from jspec.targets import architecture, embedded, families
+from jspec.targets import architecture, embedded, families, quantised
 from jspec.text import chat
 from jspec.text.formats import detection
+
+_SCALE_BYTES = 4  # Of a weight; float32.
 
 
 def is_target(spec: str) -> bool:
@@ -23,9 +28,10 @@ def is_target(spec: str) -> bool:
   A folder is one if its family is known and it has most of the tensors of such
   a model: drafters often carry their target's config.
   """
-  if spec == embedded.NAME or spec.startswith('hf:') or spec.endswith('.gguf'):
+  name = spec.partition(',')[0]
+  if name == embedded.NAME or name.startswith('hf:') or name.endswith('.gguf'):
     return True
-  folder = pathlib.Path(spec).expanduser()
+  folder = pathlib.Path(name).expanduser()
   try:
     fields = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
     if 'jspec_format' in fields or 'model_type' not in fields:
@@ -54,6 +60,7 @@ def examine(spec: str) -> dict[str, Any]:
     del shapes['head']
   facts = {
     **_model(found.config, shapes),
+    **_memory(found),
     **_text(found),
     'tensors': f'{len(found.rules)} read, {len(found.ignored)} not needed',
   }
@@ -73,7 +80,6 @@ def examine(spec: str) -> dict[str, Any]:
 def _model(config, shapes):
   """Facts about what is computed."""
   c = config
-  heads, width = architecture.cached_row(c)
   numbers = sum(map(math.prod, shapes.values()))
   facts = {
     'layers': f'{c.num_layers} of width {c.width}',
@@ -87,7 +93,6 @@ def _model(config, shapes):
     'vocabulary': f'{c.vocab_size}, head {"tied" if c.tied else "of its own"}',
     'context': f'{c.max_len} tokens',
     'parameters': f'{numbers / 1e9:.3f} billion',
-    'cache': f'{2 * c.num_layers * heads * width} numbers a token',
   }
   if c.local_rope is not None:
     facts['rotary'] += f'; with a window {_rotary(c.local_rope)}'
@@ -96,6 +101,48 @@ def _model(config, shapes):
   if c.embedding_scale != 1:
     facts['embeddings'] = f'times {c.embedding_scale:g}'
   return facts
+
+
+def _memory(found):
+  """Facts about the form of weights and cache, and what they take.
+
+  A tied head is there as a matrix of its own once the target is loaded.
+  """
+  shapes = architecture.array_shapes(found.config)
+  itemsize = jnp.dtype(found.dtype).itemsize
+  small, num_bytes = 0, 0
+  for name, shape in shapes.items():
+    numbers = math.prod(shape)
+    if found.weights is None or name not in quantised.AXES:
+      num_bytes += itemsize * numbers
+      continue
+    small += numbers
+    scales = numbers // shape[quantised.AXES[name]]
+    num_bytes += numbers + _SCALE_BYTES * scales
+  form = found.dtype
+  if found.weights is not None:
+    share = 100 * small / sum(map(math.prod, shapes.values()))
+    form = f'{found.weights} for {share:.0f} % of them, else {form}'
+  heads, width = architecture.cached_row(found.config)
+  rows = 2 * found.config.num_layers * heads
+  if found.cache is not None:
+    itemsize = forms.DTYPES[found.cache].itemsize
+  row_bytes = width * itemsize
+  if forms.has_scales(found.cache):
+    row_bytes += jnp.dtype(jnp.bfloat16).itemsize
+  return {
+    'weights': f'{form}, {_size(num_bytes)}',
+    'cache': f'{rows * width} numbers a token, {found.cache or found.dtype},'
+    f' {_size(rows * row_bytes)} a token',
+  }
+
+
+def _size(num_bytes):
+  for unit in ('B', 'kB', 'MB', 'GB'):
+    if num_bytes < 1000 or unit == 'GB':
+      break
+    num_bytes /= 1000
+  return f'{num_bytes:.{0 if unit == "B" else 1}f} {unit}'
 
 
 def _attention(c):

@@ -6,7 +6,7 @@ from flax import nnx
 
 from jspec import errors
 from jspec.drafters import mtp
-from jspec.nn import stack
+from jspec.nn import qarray, stack
 
 
 def warm_start_from_target_layer(
@@ -45,7 +45,8 @@ def warm_start_from_target_layer(
       f' {differ}: give the drafter the shapes of the target, dense'
     )
   for name, leaf in leaves.items():
-    leaf[...] = getattr(source, name)[...].astype(leaf.dtype)
+    array = qarray.dequantised(getattr(source, name)[...])
+    leaf[...] = array.astype(leaf.dtype)
   width = drafter.config.width
   halves = [jnp.zeros((width, width)), jnp.eye(width)]
   if not drafter.config.embedding_first:

@@ -28,7 +28,7 @@ def describe(
     raise errors.UserError(f'num_rows={num_rows}: give 1 or more')
   request = dataclasses.asdict(params)
   return {
-    'target': loaded.name,
+    'target': loaded.label,
     'fingerprint': loaded.fingerprint,
     'template': chat.fingerprint(loaded.template),
     'prompts': prompts_lib.digest(prompts),

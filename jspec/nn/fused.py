@@ -10,16 +10,17 @@ matrix, and taking the parts apart moves nothing between devices. On one shard
 both are the same.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.nn import spread, tiles
+from jspec.nn import qarray, spread, tiles
 from jspec.typing import Array
 
 
 def interleave(
-  weight: np.ndarray | Array, widths: tuple[int, ...], num_shards: int
-) -> np.ndarray | Array:
+  weight: np.ndarray | qarray.Weight, widths: tuple[int, ...], num_shards: int
+) -> np.ndarray | qarray.Weight:
   """The columns (last axis) of a fused matrix in the order of shards.
 
   Args:
@@ -66,7 +67,7 @@ def spans(
 
 def columns(
   x: Array,
-  weight: Array,
+  weight: qarray.Weight,
   widths: tuple[int, ...],
   num_units: int | None = None,
 ) -> list[Array]:
@@ -84,11 +85,17 @@ def columns(
   found = spread.now()
   if found is None or found.heads is None:
     return split(tiles.matmul(x, weight), widths, 1)
-  parts = jnp.split(weight, np.cumsum(widths)[:-1], axis=-1)
-  return [
-    x @ spread.columns(part, width if num_units is None else num_units)
-    for part, width in zip(parts, widths, strict=True)
-  ]
+
+  def product(begin, width):
+    units = width if num_units is None else num_units
+    part = jax.tree.map(
+      lambda array: spread.columns(array, units),
+      weight[..., begin : begin + width],
+    )
+    return tiles.matmul(x, part)
+
+  begins = np.cumsum((0, *widths[:-1]))
+  return [product(*of) for of in zip(begins, widths, strict=True)]
 
 
 def split(x: Array, widths: tuple[int, ...], num_shards: int) -> list[Array]:

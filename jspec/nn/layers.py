@@ -4,7 +4,7 @@
 import jax
 import jax.numpy as jnp
 
-from jspec.nn import fused, tiles
+from jspec.nn import fused, qarray, tiles
 from jspec.typing import Array, Float
 
 
@@ -33,8 +33,8 @@ def rms_norm(
 
 def gated_mlp(
   x: Float[Array, '*batch D'],
-  gate_up: Array,
-  down: Array,
+  gate_up: qarray.Weight,
+  down: qarray.Weight,
   num_shards: int = 1,
   activation: str = 'silu',
 ) -> Float[Array, '*batch Do']:

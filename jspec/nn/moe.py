@@ -29,7 +29,7 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
 from jspec import errors
-from jspec.nn import layers, spread
+from jspec.nn import layers, qarray, spread
 from jspec.typing import Array, Float, Int
 
 SCORES = ('sigmoid', 'softmax')
@@ -134,7 +134,7 @@ def array_shapes(config: MoeConfig) -> dict[str, tuple[int, ...]]:
 class Moe(nnx.Module):
   """The layer that stands in for a gated MLP."""
 
-  def __init__(self, config: MoeConfig, arrays: dict[str, Array]):
+  def __init__(self, config: MoeConfig, arrays: dict[str, qarray.Weight]):
     """Holds `arrays`, named and shaped as `array_shapes` says.
 
     Those of several layers may be stacked on a leading axis.
@@ -227,8 +227,8 @@ def _in_best_groups(ranked, config):
 def mix(
   x: Float[Array, '*batch D'],
   choice: Choice,
-  gate_up: Float[Array, 'E D F2'],
-  down: Float[Array, 'E F D'],
+  gate_up: Float[Array, 'E D F2'] | qarray.QArray,
+  down: Float[Array, 'E F D'] | qarray.QArray,
   gate_up_bias: Float[Array, 'E F2'] | None = None,
   down_bias: Float[Array, 'E D'] | None = None,
   *,
@@ -257,12 +257,12 @@ def mix(
   if is_part:
     # Behind the last group the gradient may be anything, too.
     rows = jnp.where(is_here[order][:, None], rows, 0)
-  columns = jax.lax.ragged_dot(rows, gate_up, sizes)
+  columns = _by_expert(rows, gate_up, sizes, expert[order])
   if gate_up_bias is not None:
     columns += gate_up_bias[expert[order]]
   gate, up = jnp.split(columns, 2, axis=-1)
   gated = layers.GATES[activation](gate, up)
-  out = jax.lax.ragged_dot(gated, down, sizes)
+  out = _by_expert(gated, down, sizes, expert[order])
   if down_bias is not None:
     out += down_bias[expert[order]]
   # Back in the order of rows by a gather: a scatter would add in any order.
@@ -273,13 +273,20 @@ def mix(
   return jnp.einsum('...XD,...X->...D', out, weights)
 
 
+def _by_expert(rows, weight, sizes, expert):
+  """Rows, sorted by expert, times the matrix of theirs."""
+  weight, scale = qarray.taken_apart(weight, rows.dtype)
+  out = jax.lax.ragged_dot(rows, weight, sizes)
+  return qarray.scaled(out, None if scale is None else scale[expert, 0])
+
+
 def on_mesh(
   run: Callable[..., Array],
   mesh: Mesh,
   axis: str | None,
   x: Float[Array, '*batch D'],
   choice: Choice,
-  *experts: Array,
+  *experts: qarray.Weight,
   rows: tuple = (),
 ) -> Float[Array, '*batch D']:
   """`mix` with the experts shared out over a mesh axis.

@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jspec.typing import Array, PyTree
 
 FREE = PartitionSpec.UNCONSTRAINED
+_INSIDE = ('value', 'values')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +139,8 @@ def weights(layer: PyTree) -> PyTree:
 def name(path: Sequence) -> str:
   """The name of an array, by its path in a module, a state or a dict."""
   text = jax.tree_util.keystr(tuple(path), simple=True, separator='.')
-  parts = [part for part in text.split('.') if part != 'value']
+  # Of a weight of eight bits the values go by its name; scales are `scale`.
+  parts = [part for part in text.split('.') if part not in _INSIDE]
   # Numbers are of layers that lie apart, and of the parts of a fused matrix.
   while len(parts) > 1 and parts[-1].isdigit():
     parts.pop()

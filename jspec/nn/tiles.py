@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jspec.typing import Array, Float
+from jspec.nn import qarray
+from jspec.typing import Array, Float, Shaped
 
 COLUMNS = 64
 MAX_ROWS = 6
 
 
-def cut(weight: Float[Array, 'D F']) -> Array:
+def cut(weight: Shaped[Array, 'D F']) -> Array:
   """Cuts a weight; one whose columns do not divide stays as it is."""
   rows, columns = weight.shape
   if columns % COLUMNS:
@@ -47,8 +48,18 @@ def cut_all(module: nnx.Module, but: Collection[str] = ()) -> nnx.Module:
   return jax.tree_util.tree_map_with_path(one, module)
 
 
-def matmul(x: Float[Array, '*batch D'], weight: Array) -> Array:
-  """`x @ weight` for a weight that is cut, [F / 64, D, 64], or plain [D, F]."""
+def matmul(x: Float[Array, '*batch D'], weight: qarray.Weight) -> Array:
+  """`x @ weight` for a weight that is cut, [F / 64, D, 64], or plain [D, F].
+
+  One of eight bits is cut with its scale, [1, F] or [F / 64, 1, 64].
+  """
+  weight, scale = qarray.taken_apart(weight, x.dtype)
+  return qarray.scaled(
+    _matmul(x, weight), None if scale is None else scale.reshape(-1)
+  )
+
+
+def _matmul(x, weight):
   if weight.ndim == 2:
     return x @ weight
   flat = x.reshape(-1, x.shape[-1])

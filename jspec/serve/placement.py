@@ -97,7 +97,8 @@ def shardings(state: round_lib.State) -> PyTree:
   history = dataclasses.replace(
     history, prompt_seen=by_token, output_counts=by_token
   )
-  pages = dataclasses.replace(lies.cache.pages, k=pool, v=pool)
+  # Pools of keys and values, and of their scales.
+  pages = jax.tree.map(lambda _: pool, lies.cache.pages)
   return dataclasses.replace(
     lies,
     cache=dataclasses.replace(lies.cache, pages=pages),

@@ -26,7 +26,8 @@ class Scored:
     taps: residual stream after each captured layer (0-based ids, before any
       final norm), in the order asked for.
     k, v: the key (rotated) and value rows of the nodes, to be committed if they
-      are accepted.
+      are accepted; as the cache will give them back, so that keeping them
+      changes nothing.
   """
 
   hidden: Float[Array, 'B T D']
@@ -37,7 +38,18 @@ class Scored:
 
 @runtime_checkable
 class Target(Protocol):
-  """A frozen decoder-only language model."""
+  """A frozen decoder-only language model.
+
+  Attributes:
+    num_layers: L.
+    num_kv_heads: K, of a row in the cache.
+    head_width: H, of a row in the cache.
+    width: D.
+    vocab_size: V.
+    max_len: positions the model was made for.
+    cache_form: in which the cache keeps its rows (`cache.forms`); None: as they
+      are computed.
+  """
 
   num_layers: int
   num_kv_heads: int
@@ -45,6 +57,7 @@ class Target(Protocol):
   width: int
   vocab_size: int
   max_len: int
+  cache_form: str | None
 
   def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
     """Input embeddings, scaled as the model scales them."""

@@ -214,6 +214,19 @@ def rotary(left: dict[str, Any], max_len: int, where: str) -> rope.RopeConfig:
   return rope.RopeConfig(kind=kind, **values)
 
 
+def rotary_fields(config: rope.RopeConfig) -> dict[str, Any]:
+  """Returns the fields that `rotary` reads, in the layout of transformers 4."""
+  found = {'rope_theta': config.base}
+  if config.kind != 'default':
+    values = {
+      field: getattr(config, name)
+      for field, name in _FIELDS[config.kind].items()
+    }
+    said = {field: x for field, x in values.items() if x is not None}
+    found['rope_scaling'] = {'rope_type': config.kind, **said}
+  return found
+
+
 def count(left: dict[str, Any], name: str, where: str) -> int:
   """Takes a whole number above 0 out of `left`."""
   value = left.pop(name, None)

@@ -19,7 +19,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jspec.nn import layers, rope, stack, tiles
+from jspec.nn import layers, qarray, rope, stack, tiles
 
 # Of the norms of latents, whatever the config says of the others.
 NORM_EPS = 1e-6
@@ -88,7 +88,11 @@ def heads(config):
     queries = tiles.matmul(source, layer.queries[...])
     queries = queries.reshape(*batch, config.num_heads, -1)
     plain, rotary = jnp.split(queries, [c.plain_width], axis=-1)
-    to_keys = layer.kv_up[...][:, : c.plain_width]
+    to_keys, scale = qarray.taken_apart(
+      layer.kv_up[...][:, : c.plain_width], x.dtype
+    )
+    if scale is not None:  # [N, Hn, 1]: of what the product sums over here.
+      plain = qarray.scaled(plain, scale[..., 0])
     return (
       jnp.concatenate(
         [
@@ -111,6 +115,10 @@ def values(config, layer, mixed):
   """The heads' values [B, T, N Hv], from their mixed rows of the cache."""
   c = config.latent
   rows = mixed.reshape(*mixed.shape[:2], config.num_heads, c.row_width)
-  to_values = layer.kv_up[...][:, c.plain_width :]
+  to_values, scale = qarray.taken_apart(
+    layer.kv_up[...][:, c.plain_width :], mixed.dtype
+  )
   out = jnp.einsum('BTNR,NVR->BTNV', rows[..., : c.kv_rank], to_values)
+  if scale is not None:
+    out = qarray.scaled(out, scale[..., 0])
   return out.reshape(*mixed.shape[:2], -1)

@@ -8,13 +8,13 @@ Query, key and value share one matmul, gate and up another; weights are stored
 [in, out]. What attends to what is the caller's.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jspec.nn import fused, layers, moe, rope, stack, tiles
+from jspec.nn import fused, layers, moe, qarray, rope, stack, tiles
 from jspec.targets import architecture, latent
-from jspec.typing import Array
 
 # In the order in which a module holds them; what a layer lacks is None.
 NAMES = (
@@ -33,7 +33,7 @@ class Layer(nnx.Module):
 
   def __init__(
     self,
-    arrays: dict[str, Array],
+    arrays: dict[str, qarray.Weight],
     experts: moe.MoeConfig | None = None,
   ):
     """Holds `arrays`, named as `architecture.layer_shapes` says.
@@ -92,7 +92,7 @@ class Layer(nnx.Module):
 
 def assemble(
   config: architecture.TransformerConfig,
-  arrays: dict[str, np.ndarray | Array],
+  arrays: dict[str, np.ndarray | qarray.Weight],
   is_split: bool,
 ) -> nnx.Module:
   """The layers of a stack in one of the forms of `nn.stack`.
@@ -115,7 +115,7 @@ def assemble(
     }
 
   def make(found):
-    return Layer({k: jnp.asarray(x) for k, x in found.items()}, config.experts)
+    return Layer(jax.tree.map(jnp.asarray, found), config.experts)
 
   every = range(config.num_layers)
   if is_split:

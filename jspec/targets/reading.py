@@ -5,22 +5,29 @@ An empty model says which arrays there are; each is read shard by shard, in the
 dtype asked for, with the columns in the order of shards (`nn.fused`). A shard
 that several devices hold is read once. Host memory holds one shard beside what
 lies on devices, and on a CPU, whose device is the host, the shard becomes the
-array.
+array. `quantising` does the same for weights of eight bits.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Collection
 
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from jspec import errors
 from jspec.checkpoints import conversions, lazy, names
-from jspec.nn import fused
-from jspec.targets import architecture, sharding, transformer
+from jspec.targets import (
+  architecture,
+  quantised,
+  quantising,
+  sharding,
+  transformer,
+  variables,
+)
 from jspec.typing import Array
 
 DTYPES = ('float32', 'bfloat16')
@@ -109,10 +116,25 @@ def fingerprint(
   return digest.hexdigest()[:16]
 
 
+def checked(dtype: str) -> str:
+  """The dtype of a target's arrays.
+
+  Raises:
+    UserError: no target is read in it.
+  """
+  if dtype not in DTYPES:
+    raise errors.UserError(
+      f'dtype={dtype!r}: expected one of {", ".join(DTYPES)}'
+    )
+  return dtype
+
+
 def read(
   reader: Reader,
   *,
-  dtype: str = 'float32',
+  dtype: str = DTYPES[0],
+  weights: str | None = None,
+  cache_form: str | None = None,
   mesh: Mesh | None = None,
   is_split: bool = False,
   on_array: Callable[[int, int], None] | None = None,
@@ -122,28 +144,35 @@ def read(
   Args:
     reader: of its files.
     dtype: of the arrays, one of `DTYPES`; what the files hold is rounded.
+    weights: form of the matrices of layers (`targets.quantised`); None: of
+      `dtype`. What is rounded to it is what the files hold, not `dtype`.
+    cache_form: of the target's cache (`cache.forms`).
     mesh: with an axis `sharding.AXIS`; None: the first device.
     is_split: keep every layer's weights apart, see `nn.stack`.
     on_array: called with (numbers placed, numbers in all), for a progress bar.
 
   Raises:
-    errors.UserError: another dtype, or sizes that do not share out evenly.
+    errors.UserError: another dtype or form, or sizes that do not share out
+      evenly.
   """
-  if dtype not in DTYPES:
-    raise errors.UserError(f'dtype {dtype!r}: use one of {", ".join(DTYPES)}')
-  target = _empty(reader.config, is_split)
+  checked(dtype)
+  quantised.checked(weights)
+  target = _empty(reader.config, weights, cache_form, is_split)
   layout = None
   if mesh is not None:
     layout = sharding.arrange(target, sharding.checked(mesh))
   found = nnx.to_flat_state(nnx.state(target))
-  total = sum(variable.size for _, variable in found)
+  total = sum(math.prod(param.shape) for _, param in found)
   done = 0
-  for path, variable in found:
-    name, size = path[-1], variable.size
+  for path, param in found:
+    name = path[-1]
     rows = _rows(reader.config, target, path)
-    of = _dtype(name, dtype)
-    variable.set_value(_array(reader, name, rows, of, layout))
-    done += size
+    one = variables.Variable(reader, name, rows, layout)
+    if weights is not None and name in quantised.AXES:
+      param.set_value(quantising.read(one, weights))
+    else:
+      param.set_value(_array(one, _dtype(name, dtype)))
+    done += math.prod(one.shape)
     if on_array is not None:
       on_array(done, total)
   return target
@@ -167,7 +196,7 @@ def abstract(
   Raises:
     errors.UserError: sizes that do not share out evenly.
   """
-  target = _empty(config, is_split=False)
+  target = _empty(config, None, None, is_split=False)
   layout = None
   if mesh is not None:
     layout = sharding.arrange(target, sharding.checked(mesh))
@@ -184,13 +213,18 @@ def _dtype(name, dtype):
   return jax.numpy.dtype('float32' if name in _FLOAT32 else dtype)
 
 
-def _empty(config, is_split):
+def _empty(config, weights, cache_form, is_split):
   """The target without values."""
 
   def make():
     shapes = architecture.array_shapes(config)
     zeros = {name: jax.numpy.zeros(shape) for name, shape in shapes.items()}
-    return transformer.Transformer(config, zeros, is_split=is_split)
+    return transformer.Transformer(
+      config,
+      quantised.arrays(zeros, weights),
+      is_split=is_split,
+      cache_form=cache_form,
+    )
 
   return jax.eval_shape(make)
 
@@ -211,61 +245,12 @@ def _rows(config, target, path) -> list[int] | int | None:
   return [has.index(i) for i, kind in enumerate(kinds) if kind == path[2]]
 
 
-def _array(reader, name, rows, dtype, layout) -> Array:
+def _array(variable: variables.Variable, dtype: np.dtype) -> Array:
   """Reads one array of the model, shard by shard."""
-  shape = reader.shapes[name]
-  if isinstance(rows, int):
-    shape = shape[1:]
-  elif rows is not None:
-    shape = (len(rows), *shape[1:])
-  widths, num_shards = (shape[-1:], 1)
-  lies, places = None, [(tuple(slice(0, size) for size in shape), [None])]
-  if layout is not None:
-    lies = layout.sharding(name, isinstance(rows, int))
-    widths, num_shards = layout.order.get(name, (widths, num_shards))
-    places = _places(lies, shape)
-  shards = []
-  for index, devices in places:
-    sizes = tuple(part.stop - part.start for part in index)
-    host = lazy.empty(sizes, dtype)
-    at = 0
-    last = index[-1]
-    for start, stop in fused.spans(widths, num_shards, last.start, last.stop):
-      out = host[..., at : at + stop - start]
-      box = (*index[:-1], slice(start, stop))
-      _read_rows(reader, name, rows, box, out)
-      at += stop - start
-    placed = [jax.device_put(host, device) for device in devices]
-    # Until then, the host's copy is there too.
-    shards += jax.block_until_ready(placed)
-  if lies is None:
-    return shards[0]
-  return jax.make_array_from_single_device_arrays(shape, lies, shards)
-
-
-def _places(lies: NamedSharding, shape):
-  """The parts of an array that devices of this process hold, and which do."""
-  places = {}
-  for device, index in lies.addressable_devices_indices_map(shape).items():
-    ends = tuple(
-      part.indices(size)[:2] for part, size in zip(index, shape, strict=True)
-    )
-    places.setdefault(ends, []).append(device)
-  return [
-    (tuple(slice(*end) for end in ends), devices)
-    for ends, devices in places.items()
-  ]
-
-
-def _read_rows(reader, name, rows, box, out):
-  """Reads a part of a variable that holds some rows of an array."""
-  if rows is None:
-    reader.read(name, box, out)
-  elif isinstance(rows, int):
-    reader.read(name, (slice(rows, rows + 1), *box), out[None])
-  elif rows == list(range(rows[0], rows[0] + len(rows))):
-    part = slice(rows[0] + box[0].start, rows[0] + box[0].stop)
-    reader.read(name, (part, *box[1:]), out)
-  else:
-    for i, row in enumerate(rows[box[0]]):
-      reader.read(name, (slice(row, row + 1), *box[1:]), out[i : i + 1])
+  shape = variable.shape
+  lies, shards = variable.lies(shape), []
+  for box, devices in variables.places(shape, lies):
+    host = lazy.empty(variables.sizes(box), dtype)
+    variable.read(box, host)
+    shards += variables.put(host, devices)
+  return variables.assembled(shape, lies, shards)

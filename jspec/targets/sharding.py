@@ -143,7 +143,12 @@ def place(target: nnx.Module, mesh: Mesh) -> transformer.Transformer:
     if name in layout.order:
       array = fused.interleave(array, *layout.order[name])
     is_row = is_split and name in layer_arrays
-    variable.set_value(put(array, layout.sharding(name, is_row)))
+
+    def spread(part, name=name, is_row=is_row):
+      return put(part, layout.sharding(name, part.shape, is_row=is_row))
+
+    # Values and scales apart, of weights of eight bits.
+    variable.set_value(jax.tree.map(spread, array))
   return placed
 
 
@@ -167,11 +172,20 @@ class Layout:
   specs: dict[str, PartitionSpec]
   order: dict[str, tuple[tuple[int, ...], int]]
 
-  def sharding(self, name: str, is_row: bool) -> NamedSharding:
-    """Of an array; `is_row`: of one layer's part of it, without that axis."""
-    spec = self.specs[name]
+  def sharding(
+    self, name: str, shape: tuple[int, ...], *, is_row: bool
+  ) -> NamedSharding:
+    """How an array lies, or the values or the scale of one of eight bits.
+
+    Args:
+      name: of the array.
+      shape: an axis of 1, as scales have, is whole everywhere.
+      is_row: it is of one layer, without that axis.
+    """
+    spec = self.specs[name][is_row:]
+    axes = zip(spec, shape, strict=False)
     return NamedSharding(
-      self.mesh, PartitionSpec(*spec[1:]) if is_row else spec
+      self.mesh, PartitionSpec(*(None if n == 1 else axis for axis, n in axes))
     )
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from flax import nnx
 
 from jspec import packing as packing_lib
-from jspec.cache import paged
+from jspec.cache import forms, paged
 from jspec.kernels.block_tree_attention import api as api_attention
 from jspec.kernels.block_tree_attention import sharded as sharded_attention
-from jspec.nn import dense_attention, layers, moe, spread, stack, tiles
-from jspec.targets import architecture, base
+from jspec.nn import dense_attention, layers, moe, qarray, spread, stack, tiles
+from jspec.targets import architecture, base, quantised
 from jspec.targets import layer as layer_lib
 from jspec.targets import looks as looks_lib
 from jspec.typing import Array, Float, Int, Key, UInt32
@@ -34,9 +34,10 @@ class Transformer(nnx.Module):
   def __init__(
     self,
     config: TransformerConfig,
-    arrays: dict[str, np.ndarray | Array],
+    arrays: dict[str, np.ndarray | qarray.Weight],
     *,
     is_split: bool = False,
+    cache_form: str | None = None,
   ):
     """Holds `arrays`, named and shaped as `array_shapes` says.
 
@@ -44,9 +45,11 @@ class Transformer(nnx.Module):
       config: shapes and constants.
       arrays: the weights.
       is_split: keep every layer's weights apart, see `nn.stack`.
+      cache_form: in which a cache keeps its rows (`cache.forms`).
 
     Raises:
       ValueError: a name or a shape is off.
+      UserError: there is no such form.
     """
     shapes = {name: np.shape(value) for name, value in arrays.items()}
     if shapes != array_shapes(config):
@@ -58,6 +61,7 @@ class Transformer(nnx.Module):
     self.width = config.width
     self.vocab_size = config.vocab_size
     self.max_len = config.max_len
+    self.cache_form = forms.checked(cache_form)
     # Of the columns of `qkv`; `targets.sharding` changes it.
     self.num_attention_shards = 1
     self.embedding = nnx.Param(jnp.asarray(arrays['embedding']))
@@ -100,9 +104,15 @@ class Transformer(nnx.Module):
   ) -> base.Scored:
     """Runs the nodes over the committed prefix and their own ancestors."""
     pools = (cache.pages.k, cache.pages.v)
+    if forms.has_scales(self.cache_form) != bool(cache.pages.scales):
+      raise ValueError(
+        f'pages of {cache.pages.k.dtype} are not those of'
+        f' cache_form={self.cache_form!r}: make them by it'
+      )
     of_rows = dict(
       page_ids=cache.table.page_ids,
       lengths=cache.table.lengths,
+      **cache.pages.scales,
       **cache.pages.shards,
     )
     attention = sharded_attention if cache.pages.shards else api_attention
@@ -198,13 +208,16 @@ class Transformer(nnx.Module):
       layer_idx, slot, look = layer_inputs
       rotation = looks.rotation(rotations, look)
       queries, keys, values = heads(weights, layer_idx, x, *rotation)
+      keys, values = (
+        forms.as_kept(part, self.cache_form) for part in (keys, values)
+      )
       sinks = None
       if config.sinks:
         sinks = stack.apply(weights, layer_idx, layer_lib.Layer.head_sinks)
       mixed = looks.attend(
         attend, look, layer_idx, queries, keys, values, sinks
       )
-      mixed = mixed.reshape(*x.shape[:2], -1)
+      mixed = mixed.reshape(*x.shape[:2], -1).astype(x.dtype)
       x = spread.stream(stack.apply(weights, layer_idx, after, x, mixed))
       if taps:
         tapped = jax.lax.dynamic_update_index_in_dim(tapped, x, slot, axis=0)
@@ -222,8 +235,20 @@ class Transformer(nnx.Module):
     return hidden, tapped, key_rows, value_rows
 
 
-def random(config: TransformerConfig, key: Key[Array, '']) -> Transformer:
-  """A target with random weights, for tests and shape checks."""
+def random(
+  config: TransformerConfig,
+  key: Key[Array, ''],
+  weights: str | None = None,
+  cache_form: str | None = None,
+) -> Transformer:
+  """A target with random weights, for tests and shape checks.
+
+  Args:
+    config: shapes and constants.
+    key: of the weights.
+    weights: form of the matrices (`targets.quantised`).
+    cache_form: as of `Transformer`.
+  """
   arrays = {}
   for name, shape in array_shapes(config).items():
     key, subkey = jax.random.split(key)
@@ -234,4 +259,5 @@ def random(config: TransformerConfig, key: Key[Array, '']) -> Transformer:
       arrays[name] = jax.random.normal(subkey, shape) / math.sqrt(fan_in)
   if config.tied:
     arrays['head'] = arrays['embedding'].T / config.embedding_scale
-  return Transformer(config, arrays)
+  arrays = quantised.arrays(arrays, weights)
+  return Transformer(config, arrays, cache_form=cache_form)

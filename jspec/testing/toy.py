@@ -36,7 +36,12 @@ PARTS = {
 }
 
 
-def target(seed: int = 0, **changes) -> transformer.Transformer:
+def target(
+  seed: int = 0,
+  weights: str | None = None,
+  cache_form: str | None = None,
+  **changes,
+) -> transformer.Transformer:
   """A random target of three layers; `changes` replace config fields."""
   config = transformer.TransformerConfig(
     num_layers=3,
@@ -52,7 +57,7 @@ def target(seed: int = 0, **changes) -> transformer.Transformer:
     tied=False,
   )
   config = dataclasses.replace(config, **changes)
-  return transformer.random(config, jax.random.key(seed))
+  return transformer.random(config, jax.random.key(seed), weights, cache_form)
 
 
 def split(of: transformer.Transformer) -> transformer.Transformer:

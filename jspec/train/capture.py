@@ -98,7 +98,7 @@ def settings_for(
 ) -> features.Settings:
   """Describes a store of these documents' taps from a loaded target."""
   return features.Settings(
-    target=loaded.name,
+    target=loaded.label,
     fingerprint=loaded.fingerprint,
     taps=tuple(taps),
     width=loaded.model.width,

@@ -16,7 +16,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jspec import errors
-from jspec.nn import fused, spread
+from jspec.nn import fused, qarray, spread
 from jspec.targets import sharding, transformer
 from jspec.train import layout, step
 from jspec.train import mesh as mesh_lib
@@ -50,7 +50,8 @@ def target(
     name, array = path[-1], variable[...]
     if name in order:
       array = fused.interleave(array, *order[name])
-    variable.set_value(sharding.put(array, rules.sharding(name, array.shape)))
+    lies = rules.tree({name: array})[name]
+    variable.set_value(jax.tree.map(sharding.put, array, lies))
   return made
 
 
@@ -89,17 +90,21 @@ def cast(arrays: PyTree, dtype: Any) -> PyTree:
   """The arrays as a step computes with them, in bfloat16 or in float32.
 
   float32 leaves them as they are. So does bfloat16 the bias of a router, that
-  would choose other experts if it was rounded, and whole numbers.
+  would choose other experts if it was rounded, whole numbers, and weights of
+  eight bits with their scales.
   """
   if jnp.dtype(dtype) == jnp.float32:
     return arrays
 
-  def of(path, x):
-    is_kept = spread.name(path) == 'expert_bias'
-    is_whole = not jnp.issubdtype(x.dtype, jnp.floating)
-    return x if is_kept or is_whole else x.astype(dtype)
+  is_small = lambda x: isinstance(x, qarray.QArray)  # noqa: E731
 
-  return jax.tree_util.tree_map_with_path(of, arrays)
+  def of(path, x):
+    if is_small(x) or spread.name(path) == 'expert_bias':
+      return x
+    is_whole = not jnp.issubdtype(x.dtype, jnp.floating)
+    return x if is_whole else x.astype(dtype)
+
+  return jax.tree_util.tree_map_with_path(of, arrays, is_leaf=is_small)
 
 
 def batch(

@@ -201,7 +201,7 @@ def store(
   wanted = _wanted(config, loaded, found, taps)
   opened = features.Store(
     config.data.store,
-    target=loaded.name,
+    target=loaded.label,
     fingerprint=loaded.fingerprint,
     taps=taps,
     template=wanted.template,

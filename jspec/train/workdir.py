@@ -59,7 +59,7 @@ def check(
   ours = {
     'config': dataclasses.asdict(config),
     'inputs': {
-      'target': loaded.name,
+      'target': loaded.label,
       'fingerprint': loaded.fingerprint,
       'documents': examples.fingerprint(documents),
     },

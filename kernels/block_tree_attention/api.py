@@ -12,12 +12,17 @@ Both parts are merged by log-sum-exp in float32:
 with s the prefix, u the nodes and `sink` the head's optional extra logit. With
 a window, a token at position i is visible to a node at position p if
 p - i < window.
+
+Pools of eight bits come with a scale for every row, which goes with the row's
+score and with its weight:
+
+  score_i = scale_i (q . k_i)      o = sum_i (weight_i scale_i) v_i
 """
 
 import math
 from collections.abc import Sequence
 
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, Shaped, UInt32
 
 from jspec.kernels import choose
 from jspec.kernels.block_tree_attention import check, pack, ref, xla
@@ -35,8 +40,8 @@ def block_tree_attention(
   q: Float[Array, 'B T N H'],
   k: Float[Array, 'B T K H'],
   v: Float[Array, 'B T K H'],
-  k_pages: Float[Array, 'L P K R H'],
-  v_pages: Float[Array, 'L P K R H'],
+  k_pages: Shaped[Array, 'L P K R H'],
+  v_pages: Shaped[Array, 'L P K R H'],
   *,
   layer: Int[Array, ''],
   page_ids: Int[Array, 'B M'],
@@ -46,6 +51,8 @@ def block_tree_attention(
   depths: Int[Array, 'B T'] | None = None,
   window: int | None = None,
   sinks: Float[Array, 'N'] | None = None,
+  k_scale: Float[Array, 'L P K R'] | None = None,
+  v_scale: Float[Array, 'L P K R'] | None = None,
   scale: float | None = None,
   implementation: str | Sequence[str] | None = None,
 ) -> Float[Array, 'B T N H']:
@@ -68,6 +75,8 @@ def block_tree_attention(
     window: tokens a node sees, itself included; None means all.
     sinks: a logit of each head that takes part in the softmax and has no value
       (GPT-OSS); None means none.
+    k_scale: of every key in a pool of int8 or float8_e4m3fn; None for others.
+    v_scale: of every value, likewise.
     scale: factor on the scores; None means H ** -0.5.
     implementation: 'reference', 'xla', 'tpu', 'gpu', a list of names (the first
       that can wins), or None for the best here (`choose.best`). A named one
@@ -87,6 +96,8 @@ def block_tree_attention(
     depths=depths,
     window=window,
     sinks=sinks,
+    k_scale=k_scale,
+    v_scale=v_scale,
     scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale,
   )
   check.check(q, k, v, k_pages, v_pages, **named)
@@ -99,8 +110,8 @@ def packed(
   q: Float[Array, 'Q N H'],
   k: Float[Array, 'Q K H'],
   v: Float[Array, 'Q K H'],
-  k_pages: Float[Array, 'L P K R H'],
-  v_pages: Float[Array, 'L P K R H'],
+  k_pages: Shaped[Array, 'L P K R H'],
+  v_pages: Shaped[Array, 'L P K R H'],
   *,
   starts: Int[Array, 'B1'],
   max_nodes: int,
@@ -124,7 +135,8 @@ def packed(
     max_nodes: most nodes of any row; known when compiled.
     ancestors: as above, a word for every 32 of `max_nodes` nodes.
     depths: as above.
-    **named: layer, page_ids, lengths, window, sinks, scale, implementation.
+    **named: layer, page_ids, lengths, window, sinks, k_scale, v_scale, scale,
+      implementation.
   """
   index, num_nodes = pack.index(starts, max_nodes, q.shape[0])
   rows = block_tree_attention(

@@ -8,6 +8,7 @@ MAX_NODES = 1024  # A chunk of prefill; drafts are smaller.
 WORD_BITS = 32
 MAX_HEAD_WIDTH = 1024  # Latents are wide; the Pallas kernels take 256.
 DTYPES = ('float32', 'bfloat16', 'float16')
+SCALED = ('int8', 'float8_e4m3fn')  # Pools, with a scale for every row.
 
 
 def check(q, k, v, k_pages, v_pages, **named):
@@ -25,10 +26,24 @@ def check(q, k, v, k_pages, v_pages, **named):
     f'{num_nodes} nodes in a row; at most {MAX_NODES} can be scored at once:'
     ' give fewer',
   )
-  for name, array in dict(q=q, k=k, v=v, k_pages=k_pages).items():
+  for name, array in dict(q=q, k=k, v=v).items():
     _expect(
       str(array.dtype) in DTYPES,
       f'{name} is {array.dtype}; cast it to one of {", ".join(DTYPES)}',
+    )
+  pools = dict(k_scale=k_pages, v_scale=v_pages)
+  for name, pages in pools.items():
+    kind, has_scale = str(pages.dtype), named.get(name) is not None
+    _expect(
+      kind in DTYPES + SCALED,
+      f'{name[0]}_pages is {kind}; it must be one of'
+      f' {", ".join(DTYPES + SCALED)}',
+    )
+    _expect(
+      has_scale == (kind in SCALED),
+      f'{name[0]}_pages is {kind} and {name} is'
+      f' {"given" if has_scale else "None"}: give it with'
+      f' {" and ".join(SCALED)}, and with nothing else',
     )
   _expect(
     1 <= width <= MAX_HEAD_WIDTH,
@@ -53,6 +68,8 @@ def check(q, k, v, k_pages, v_pages, **named):
     num_nodes=(named['num_nodes'], (rows,)),
     depths=(named['depths'], (rows, num_nodes)),
     sinks=(named['sinks'], (num_heads,)),
+    k_scale=(named.get('k_scale'), pool[:-1]),
+    v_scale=(named.get('v_scale'), pool[:-1]),
   )
   for name, (array, shape) in expected.items():
     _expect(

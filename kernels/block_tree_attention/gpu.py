@@ -48,6 +48,8 @@ def block_tree_attention(
   window,
   sinks,
   scale,
+  k_scale=None,
+  v_scale=None,
 ):
   """Same contract as `api.block_tree_attention`.
 
@@ -55,6 +57,11 @@ def block_tree_attention(
     NotImplementedError: a dtype, head width or page size that the kernel does
       not take.
   """
+  if k_scale is not None or v_scale is not None:
+    raise NotImplementedError(
+      f"block_tree_attention 'gpu': pages of {k_pages.dtype} with scales; use"
+      " implementation='xla'"
+    )
   _refuse(q, k, v, k_pages, v_pages)
   rows, max_nodes, num_heads, _ = q.shape
   _, num_pages, num_kv_heads, page_size, _ = k_pages.shape

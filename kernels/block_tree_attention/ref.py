@@ -20,6 +20,8 @@ def block_tree_attention(
   window,
   sinks,
   scale,
+  k_scale=None,
+  v_scale=None,
 ):
   """Same contract as `api.block_tree_attention`; the specification."""
   rows, max_nodes, num_heads, width = q.shape
@@ -27,8 +29,12 @@ def block_tree_attention(
   page_size = k_pages.shape[3]
   capacity = page_ids.shape[1] * page_size
 
-  def prefix(pool):
-    gathered = pool[layer][jnp.maximum(page_ids, 0)].swapaxes(2, 3)
+  def prefix(pool, scales):
+    gathered = pool[layer][jnp.maximum(page_ids, 0)].astype(v.dtype)
+    if scales is not None:
+      scales = scales[layer][jnp.maximum(page_ids, 0)]
+      gathered *= scales[..., None].astype(v.dtype)
+    gathered = gathered.swapaxes(2, 3)
     return gathered.reshape(rows, capacity, num_kv_heads, width)
 
   node = jnp.arange(max_nodes)
@@ -45,8 +51,12 @@ def block_tree_attention(
   mask = jnp.concatenate([sees_cached, sees_node], axis=-1)
   # Rows past a length may hold anything, NaN included: blank the values too.
   blank = is_live[:, :, None, None]
-  all_k = jnp.concatenate([jnp.where(blank, prefix(k_pages), 0), k], axis=1)
-  all_v = jnp.concatenate([jnp.where(blank, prefix(v_pages), 0), v], axis=1)
+  all_k = jnp.concatenate(
+    [jnp.where(blank, prefix(k_pages, k_scale), 0), k], axis=1
+  )
+  all_v = jnp.concatenate(
+    [jnp.where(blank, prefix(v_pages, v_scale), 0), v], axis=1
+  )
   grouped = q.reshape(rows, max_nodes, num_kv_heads, -1, width)
   scores = jnp.einsum(
     'BTKGH,BSKH->BKGTS',

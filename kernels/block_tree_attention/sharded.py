@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from jspec.kernels.block_tree_attention import api
 
@@ -42,8 +42,8 @@ def block_tree_attention(
   q: Float[Array, 'B T N H'],
   k: Float[Array, 'B T K H'],
   v: Float[Array, 'B T K H'],
-  k_pages: Float[Array, 'L P K R H'],
-  v_pages: Float[Array, 'L P K R H'],
+  k_pages: Shaped[Array, 'L P K R H'],
+  v_pages: Shaped[Array, 'L P K R H'],
   *,
   mesh: Mesh,
   heads: str | None,
@@ -65,7 +65,8 @@ def block_tree_attention(
     window: as in the api.
     scale: as in the api.
     implementation: as in the api; None is the best for a shard.
-    **arrays: layer, page_ids, lengths, ancestors, num_nodes, depths, sinks.
+    **arrays: layer, page_ids, lengths, ancestors, num_nodes, depths, sinks,
+      k_scale, v_scale.
   """
   function = functools.partial(
     api.block_tree_attention,
@@ -82,8 +83,8 @@ def packed(
   q: Float[Array, 'Q N H'],
   k: Float[Array, 'Q K H'],
   v: Float[Array, 'Q K H'],
-  k_pages: Float[Array, 'L P K R H'],
-  v_pages: Float[Array, 'L P K R H'],
+  k_pages: Shaped[Array, 'L P K R H'],
+  v_pages: Shaped[Array, 'L P K R H'],
   *,
   mesh: Mesh,
   heads: str | None,
@@ -107,7 +108,8 @@ def packed(
     window: as in the api.
     scale: as in the api.
     implementation: as in the api; None is the best for a shard.
-    **arrays: starts, layer, page_ids, lengths, ancestors, depths, sinks.
+    **arrays: starts, layer, page_ids, lengths, ancestors, depths, sinks,
+      k_scale, v_scale.
   """
   function = functools.partial(
     api.packed,
@@ -128,6 +130,7 @@ def _run(function, mesh, axis, nodes, heads, arrays):
   specs = {name: PartitionSpec() for name in named}
   if 'sinks' in named:
     specs['sinks'] = PartitionSpec(axis)
+  specs |= dict.fromkeys(named.keys() & {'k_scale', 'v_scale'}, pools)
 
   def local(heads, named):
     return function(*heads, **named)

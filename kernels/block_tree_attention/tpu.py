@@ -48,6 +48,8 @@ def block_tree_attention(
   window,
   sinks,
   scale,
+  k_scale=None,
+  v_scale=None,
   blocks: tpu_blocks.Blocks | None = None,
   vmem_bytes: int = tpu_blocks.VMEM_BYTES,
 ):
@@ -60,6 +62,11 @@ def block_tree_attention(
   """
   rows, max_nodes, num_heads, width = q.shape
   num_kv_heads, page_size = k.shape[2], k_pages.shape[3]
+  if k_scale is not None or v_scale is not None:
+    raise NotImplementedError(
+      f'block_tree_attention on TPU: pages of {k_pages.dtype} with scales; use'
+      " implementation='xla'"
+    )
   _check(q, k, v, k_pages, v_pages, page_ids)
   problem = tpu_blocks.Problem(
     rows=rows,
@@ -225,11 +232,17 @@ def _cost(problem, blocks, window):
 
 
 def _check(q, k, v, k_pages, v_pages, page_ids):
-  dtypes = sorted({str(x.dtype) for x in (q, k, v, k_pages, v_pages)})
-  if len(dtypes) > 1 or dtypes[0] not in DTYPES:
+  dtypes = sorted({str(x.dtype) for x in (q, k, v)})
+  pages = sorted({str(x.dtype) for x in (k_pages, v_pages)})
+  if (
+    len(dtypes) > 1
+    or dtypes[0] not in DTYPES
+    or (pages != dtypes and pages != ['bfloat16'])
+  ):
     raise NotImplementedError(
-      f'block_tree_attention on TPU: dtypes {dtypes}; it takes one of {DTYPES}'
-      ' for nodes and pages alike: cast them'
+      f'block_tree_attention on TPU: nodes are {dtypes}, pages {pages}; it'
+      f' takes one of {DTYPES} for nodes, and pages alike or bfloat16: cast'
+      ' them'
     )
   if q.shape[-1] > MAX_HEAD_WIDTH:
     raise NotImplementedError(

@@ -193,7 +193,7 @@ def kernel(*refs, problem, blocks, window, has_sinks, scale):
         for h in range(num_kv_heads):
           s = scores(
             q[0, h, rows],
-            k_buffer[slot, h],
+            k_buffer[slot, h].astype(q.dtype),
             is_transposed=is_transposed,
           )
           s = jnp.where(visible, s, MASKED)
@@ -204,7 +204,7 @@ def kernel(*refs, problem, blocks, window, has_sinks, scale):
           m[h, rows] = jnp.broadcast_to(top, (blocks.queries, LANES))
           z[h, rows] = jnp.broadcast_to(total, (blocks.queries, LANES))
           o[h, rows] = o[h, rows] * decay + weighted(
-            p, v_buffer[slot, h], is_transposed=is_transposed
+            p, v_buffer[slot, h].astype(v.dtype), is_transposed=is_transposed
           )
 
   next_slot[0] = (first_slot + num_blocks) & 1

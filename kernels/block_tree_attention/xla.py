@@ -34,6 +34,8 @@ def block_tree_attention(
   window,
   sinks,
   scale,
+  k_scale=None,
+  v_scale=None,
 ):
   """Same contract as `api.block_tree_attention`."""
   rows, max_nodes, num_heads, width = q.shape
@@ -47,6 +49,9 @@ def block_tree_attention(
   # One flat page axis, so that no layer of the pool is ever sliced out.
   shape = (num_layers * num_pages, num_kv_heads, page_size, width)
   k_flat, v_flat = k_pages.reshape(shape), v_pages.reshape(shape)
+  has_scales = k_scale is not None
+  if has_scales:
+    k_scale, v_scale = (x.reshape(shape[:-1]) for x in (k_scale, v_scale))
   pages_per_block = max(1, min(BLOCK_ROWS // page_size, page_ids.shape[1]))
   padding = -page_ids.shape[1] % pages_per_block
   ids = jnp.pad(page_ids, ((0, 0), (0, padding)), constant_values=-1)
@@ -73,13 +78,15 @@ def block_tree_attention(
       is_seen &= own[:, :, None] - position[:, None] < window
 
     block_ids = ids[row, block]
-    keys = _rows(k_flat[block_ids])
+    keys = _rows(k_flat[block_ids]).astype(k.dtype)
     scores = jnp.einsum(
       'BKQH,BKSH->BKQS',
       folded if rows == 1 else folded[row],
       keys,
       preferred_element_type=jnp.float32,
     )
+    if has_scales:
+      scores *= _row_scales(k_scale[block_ids])
     scores = jnp.where(is_seen[:, None], scores, -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True)
     # Items past the end, and windows that see nothing of an item, have no top.
@@ -87,9 +94,14 @@ def block_tree_attention(
     weights = jnp.exp(scores - safe)
     # Rows past a length may hold anything, NaN included: 0 * NaN is NaN.
     values = jnp.where(is_live[:, None, :, None], _rows(v_flat[block_ids]), 0)
+    values = values.astype(v.dtype)
+    normaliser = jnp.sum(weights, axis=-1, keepdims=True)
+    if has_scales:
+      own = _row_scales(v_scale[block_ids])
+      weights *= jnp.where(is_live[:, None, None], own, 0)
     part = (
       top,
-      jnp.sum(weights, axis=-1, keepdims=True),
+      normaliser,
       jnp.einsum(
         'BKQS,BKSH->BKQH',
         weights.astype(values.dtype),
@@ -205,3 +217,10 @@ def _rows(pages):
   """Pages [B, J, K, R, H] of a block as rows [B, K, J * R, H]."""
   rows, _, num_kv_heads, _, width = pages.shape
   return pages.swapaxes(1, 2).reshape(rows, num_kv_heads, -1, width)
+
+
+def _row_scales(pages):
+  """Scales of pages [B, J, K, R] as one for each row, [B, K, 1, J * R]."""
+  rows, _, num_kv_heads, _ = pages.shape
+  scales = pages.swapaxes(1, 2).reshape(rows, num_kv_heads, 1, -1)
+  return scales.astype(jnp.float32)

@@ -11,17 +11,17 @@ Verification never wrote anything, so there is nothing to roll back.
 
 from collections.abc import Sequence
 
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
 from jspec.kernels import choose
 from jspec.kernels.kv_commit import ref, xla
 
 
 def kv_commit(
-  k_pages: Float[Array, 'L P K R H'],
-  v_pages: Float[Array, 'L P K R H'],
-  k: Float[Array, 'L B T K H'],
-  v: Float[Array, 'L B T K H'],
+  k_pages: Shaped[Array, 'L P K R H'],
+  v_pages: Shaped[Array, 'L P K R H'],
+  k: Shaped[Array, 'L B T K H'],
+  v: Shaped[Array, 'L B T K H'],
   path: Int[Array, 'B G'],
   page_ids: Int[Array, 'B M'],
   lengths: Int[Array, 'B'],
@@ -29,7 +29,7 @@ def kv_commit(
   *,
   implementation: str | Sequence[str] | None = None,
 ) -> tuple[
-  Float[Array, 'L P K R H'], Float[Array, 'L P K R H'], Bool[Array, '']
+  Shaped[Array, 'L P K R H'], Shaped[Array, 'L P K R H'], Bool[Array, '']
 ]:
   """Writes the rows of the accepted path directly behind the prefix.
 

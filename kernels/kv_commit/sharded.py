@@ -5,17 +5,17 @@ from collections.abc import Sequence
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
 from jspec.kernels.block_tree_attention import sharded
 from jspec.kernels.kv_commit import api
 
 
 def kv_commit(
-  k_pages: Float[Array, 'L P K R H'],
-  v_pages: Float[Array, 'L P K R H'],
-  k: Float[Array, 'L B T K H'],
-  v: Float[Array, 'L B T K H'],
+  k_pages: Shaped[Array, 'L P K R H'],
+  v_pages: Shaped[Array, 'L P K R H'],
+  k: Shaped[Array, 'L B T K H'],
+  v: Shaped[Array, 'L B T K H'],
   path: Int[Array, 'B G'],
   page_ids: Int[Array, 'B M'],
   lengths: Int[Array, 'B'],
@@ -25,7 +25,7 @@ def kv_commit(
   heads: str | None,
   implementation: str | Sequence[str] | None = None,
 ) -> tuple[
-  Float[Array, 'L P K R H'], Float[Array, 'L P K R H'], Bool[Array, '']
+  Shaped[Array, 'L P K R H'], Shaped[Array, 'L P K R H'], Bool[Array, '']
 ]:
   """`api.kv_commit` on a mesh.
 

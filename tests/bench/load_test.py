@@ -13,7 +13,7 @@ def test_both_are_measured_as_often_as_asked_for(tmp_path):
   path = tiny_model.write(tmp_path / 'tiny')
   seen = []
   found = load.run(
-    str(path),
+    f'{path},dtype=bfloat16',
     repeats=2,
     on_progress=lambda done, total: seen.append((done, total)),
   )
@@ -23,13 +23,22 @@ def test_both_are_measured_as_often_as_asked_for(tmp_path):
   assert found['ratio'] == found['load_s'] / found['disk_s'] > 0
   # The head is the embedding, which an array of its own repeats.
   tied = 2 * tiny_model.VOCAB * tiny_model.WIDTH
-  assert found['array_bytes'] > tied
+  assert found['array_bytes'] > 2 * tied
   line = load.line(found)
-  assert line.startswith('tiny, bfloat16, 1 devices, cold: 0.00 GB in')
+  assert line.startswith('tiny,dtype=bfloat16, 1 devices, cold: 0.00 GB in')
   assert 'times' in line
 
 
 def test_an_unknown_dtype_is_refused(tmp_path):
   path = tiny_model.write(tmp_path / 'tiny')
-  with pytest.raises(errors.UserError, match="dtype 'int8'"):
-    load.run(str(path), dtype='int8')
+  with pytest.raises(errors.UserError, match="dtype='int8'"):
+    load.run(f'{path},dtype=int8')
+
+
+def test_eight_bits_are_read_as_such(tmp_path):
+  path = tiny_model.write(tmp_path / 'tiny')
+  plain, small = (
+    load.run(f'{path}{options}', repeats=1)['array_bytes']
+    for options in ('', ',weights=int8')
+  )
+  assert small < 0.9 * plain

@@ -12,7 +12,7 @@ from jspec.testing import toy
 
 @pytest.mark.slow
 def test_every_figure_is_reported_when_run_on_a_toy():
-  loaded = types.SimpleNamespace(name='toy', model=toy.target())
+  loaded = types.SimpleNamespace(label='toy', model=toy.target())
   seen = []
   result = step.run(
     loaded,
@@ -36,7 +36,7 @@ def test_every_figure_is_reported_when_run_on_a_toy():
 @pytest.mark.slow
 def test_weight_bytes_leave_the_input_embedding_out():
   model = toy.target()
-  loaded = types.SimpleNamespace(name='toy', model=model)
+  loaded = types.SimpleNamespace(label='toy', model=model)
   result = step.run(loaded, None, rows=(1,), nodes=(1,), context=8, repeats=1)
   c = model.config
   per_layer = (

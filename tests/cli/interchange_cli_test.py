@@ -217,3 +217,9 @@ def test_flags_of_the_other_kind_of_export_are_refused(
 ):
   assert run('export', target, tmp_path / 'x', '--layout', *more) == 2
   assert said in capsys.readouterr().err
+
+
+def test_a_target_in_eight_bits_is_not_exported(target, tmp_path, capsys):
+  spec = f'{target},weights=int8'
+  assert run('export', spec, tmp_path / 'x', '--layout', 'hf') == 2
+  assert 'leave weights=int8 out' in capsys.readouterr().err

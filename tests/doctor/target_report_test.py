@@ -68,6 +68,29 @@ def test_format_of_calls_and_their_end_are_read_off_the_template(tmp_path):
   assert '<|call|>' not in facts['ends answers']
 
 
+def test_forms_that_were_asked_for_are_said_with_their_memory(tmp_path, capsys):
+  path = folder(tmp_path, 'llama')
+
+  def said(options):
+    assert target_report.is_target(f'{path}{options}')
+    main.main(['doctor', f'{path}{options}'])
+    lines = capsys.readouterr().out.splitlines()
+    return [line for line in lines if 'weights  ' in line or 'cache  ' in line]
+
+  plain = said('')
+  assert 'float32, ' in plain[0] and plain[0].endswith(' kB')
+  # Keys and values of 4 layers, 2 heads of 16 numbers.
+  assert '256 numbers a token, float32, 1.0 kB a token' in plain[1]
+  small = said(',weights=fp8,cache=int8')
+  assert 'fp8 for ' in small[0] and '% of them, else float32' in small[0]
+  assert '256 numbers a token, int8, 288 B a token' in small[1]
+  half = said(',dtype=bfloat16')
+  assert 'bfloat16, ' in half[0]
+  assert '256 numbers a token, bfloat16, 512 B a token' in half[1]
+  assert main.main(['doctor', f'{path},weights=int2']) == 2
+  assert "weights='int2'" in capsys.readouterr().err
+
+
 def test_a_whole_target_is_code_0_and_a_missing_tensor_is_named(
   tmp_path, capsys
 ):

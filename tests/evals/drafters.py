@@ -34,7 +34,12 @@ class Known(nnx.Module):
   def init_state(self, table, num_pages, page_size):
     t = self.target
     return paged.init_pages(
-      t.num_layers, num_pages, page_size, t.num_kv_heads, t.head_width
+      t.num_layers,
+      num_pages,
+      page_size,
+      t.num_kv_heads,
+      t.head_width,
+      form=t.cache_form,
     )
 
   def propose(self, state, table, anchor, temperature, keys):

@@ -14,6 +14,7 @@ from jspec.data import sources
 from jspec.decode import generate, sampling
 from jspec.decode.verify import api as verify
 from jspec.evals import lossless
+from jspec.testing import toy
 from tests.evals import small
 
 GREEDY = sampling.SamplingParams(max_tokens=20)
@@ -176,6 +177,12 @@ def test_first_difference_is_found(a, b, expected):
 def test_no_drafter_is_refused(loaded):
   with pytest.raises(errors.UserError, match='other than none'):
     run(loaded, None)
+
+
+def test_a_rounded_cache_is_refused(loaded, known):
+  model = toy.target(cache_form='int8')
+  with pytest.raises(errors.UserError, match='cache in int8, where tokens may'):
+    run(small.changed(loaded, model=model), known)
 
 
 def test_low_precision_is_refused(loaded, known):

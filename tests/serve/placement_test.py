@@ -50,6 +50,24 @@ def test_pages_lie_by_heads_and_seen_tokens_by_the_vocabulary():
     np.testing.assert_array_equal(got, want)
 
 
+def test_scales_of_pages_lie_with_their_heads():
+  target = toy.target(num_heads=8, num_kv_heads=4, cache_form='int8')
+  make = functools.partial(
+    empty.init_state,
+    target,
+    None,
+    num_rows=2,
+    num_pages=4,
+    page_size=8,
+    capacity=2,
+  )
+  with unchecked.constructors():
+    pages = placement.state(make, mesh_of(4)).cache.pages
+  for pool in (pages.k, pages.v, pages.k_scale, pages.v_scale):
+    assert pool.sharding.spec == BY_HEAD
+    assert {shard.data.shape[2] for shard in pool.addressable_shards} == {1}
+
+
 def test_pages_stay_whole_where_heads_do_not_share_out():
   _, state = make_state(3, mesh_of(2))
   assert state.cache.pages.shards == {'mesh': mesh_of(2), 'heads': None}

@@ -73,6 +73,7 @@ class Poisoned(nnx.Module):
       'width',
       'vocab_size',
       'max_len',
+      'cache_form',
     ):
       setattr(self, name, getattr(target, name))
 

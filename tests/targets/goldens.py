@@ -93,6 +93,7 @@ def empty_cache(target, num_rows, max_len=32):
       PAGE,
       target.num_kv_heads,
       target.head_width,
+      form=target.cache_form,
     ),
     paged.contiguous_table(num_rows, pages),
   )

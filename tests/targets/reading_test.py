@@ -218,7 +218,7 @@ def test_every_family_runs_in_bfloat16(name):
 
 
 def test_another_dtype_is_refused():
-  with pytest.raises(errors.UserError, match="dtype 'float16': use one of"):
+  with pytest.raises(errors.UserError, match="dtype='float16': expected one"):
     reading.read(reader('llama'), dtype='float16')
 
 

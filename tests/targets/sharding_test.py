@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jspec import errors
-from jspec.nn import moe, rope
+from jspec.nn import moe, rope, stack
 from jspec.targets import latent, sharding
 from jspec.testing import toy
 
@@ -100,6 +100,40 @@ def test_a_placed_target_gives_the_same(num_devices, sizes, is_split):
   # The one that was given stays as it was.
   assert given.num_attention_shards == 1
   assert all(map(operator.is_, jax.tree.leaves(given), before))
+
+
+@pytest.mark.parametrize(
+  'num_devices, sizes, is_split, weights',
+  [
+    (8, EVEN, False, 'int8'),
+    (2, EVEN, True, 'fp8'),
+    (8, EVEN | SPARSE, False, 'fp8'),
+    (8, EVEN | SPARSE | LATENT, False, 'int8'),
+  ],
+)
+def test_a_placed_target_of_eight_bits_gives_the_same(
+  num_devices, sizes, is_split, weights
+):
+  whole = toy.target(weights=weights, cache_form='int8', **sizes)
+  placed = sharding.place(
+    split(whole) if is_split else whole, mesh_of(num_devices)
+  )
+  for got, want in zip(outputs(placed), outputs(whole), strict=True):
+    np.testing.assert_allclose(got, want, atol=2e-5)
+  for layer in stack.parts(placed.layers):
+    # Rows are shared out and their scale is whole; columns go with theirs.
+    by_rows = {'down': layer.down}
+    if layer.qkv is not None:
+      by_rows['out'] = layer.out
+      scale = layer.qkv[...].scale
+      assert scale.addressable_shards[0].data.size * num_devices == scale.size
+    for name, variable in by_rows.items():
+      if variable is None:
+        continue
+      array = variable[...]
+      shard = array.values.addressable_shards[0].data
+      assert shard.size * num_devices == array.values.size, name
+      assert array.scale.sharding.is_fully_replicated, name
 
 
 @pytest.mark.parametrize('forgotten', ['attention', 'mlp'])

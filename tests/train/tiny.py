@@ -44,6 +44,7 @@ def loaded(seed=0, **changes):
   config = dataclasses.replace(config, **changes)
   return types.SimpleNamespace(
     name='tiny',
+    label='tiny',
     model=transformer.random(config, jax.random.key(seed)),
     tokenizer=None,
     template=None,
