@@ -202,9 +202,11 @@ def abstract(
     layout = sharding.arrange(target, sharding.checked(mesh))
   for path, variable in nnx.to_flat_state(nnx.state(target)):
     name = path[-1]
-    lies = None if layout is None else layout.sharding(name, is_row=False)
+    shape, lies = variable.shape, None
+    if layout is not None:
+      lies = layout.sharding(name, shape, is_row=False)
     variable.set_value(
-      jax.ShapeDtypeStruct(variable.shape, _dtype(name, dtype), sharding=lies)
+      jax.ShapeDtypeStruct(shape, _dtype(name, dtype), sharding=lies)
     )
   return target
 
