@@ -94,7 +94,7 @@ def run(
   whole = times['step']
   return {
     'benchmark': 'train',
-    'target': loaded.name,
+    'target': loaded.label,
     'drafter': config.drafter.build,
     'device': jax.devices()[0].device_kind,
     'num_rows': config.data.num_rows,

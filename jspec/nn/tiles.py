@@ -15,10 +15,9 @@ from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from jspec.nn import qarray
-from jspec.typing import Array, Float, Shaped
+from jspec.typing import Array, Float, PyTree, Shaped
 
 COLUMNS = 64
 MAX_ROWS = 6
@@ -32,11 +31,11 @@ def cut(weight: Shaped[Array, 'D F']) -> Array:
   return weight.reshape(rows, -1, COLUMNS).swapaxes(0, 1)
 
 
-def cut_all(module: nnx.Module, but: Collection[str] = ()) -> nnx.Module:
+def cut_all(module: PyTree, but: Collection[str] = ()) -> PyTree:
   """The same module with every matrix cut; the rest is shared.
 
   Args:
-    module: any.
+    module: any, or a weight of eight bits.
     but: names of matrices that others than `matmul` multiply.
   """
   whole = {f'.{name}' for name in but} | {f"['{name}']" for name in but}
