@@ -93,7 +93,7 @@ def cache(
     sharding=lies,
   )
   return paged.PagedCache(
-    paged.Pages(pool, pool, lies), _table(mesh, load, load.rows)
+    paged.Pages(pool, pool, sharding=lies), _table(mesh, load, load.rows)
   )
 
 

@@ -28,7 +28,7 @@ DTYPES = {
 _LARGEST = {'int8': 127.0, 'fp8': 448.0}
 
 
-def checked(form: str | None) -> str | None:
+def checked(form: object) -> str | None:
   """The form; None: as the target computes.
 
   Raises:

@@ -27,7 +27,7 @@ AXES = {
 }
 
 
-def checked(form: str | None) -> str | None:
+def checked(form: object) -> str | None:
   """The form of the weights; None: as they were loaded.
 
   Raises:

@@ -116,7 +116,7 @@ def fingerprint(
   return digest.hexdigest()[:16]
 
 
-def checked(dtype: str) -> str:
+def checked(dtype: object) -> str:
   """The dtype of a target's arrays.
 
   Raises:

@@ -68,7 +68,7 @@ def score_and_commit(
       part.moe.axis = sharding.AXIS
   spec = sharded.pool_spec(config.num_kv_heads, mesh, sharding.AXIS)
   cache = paged.PagedCache(
-    paged.Pages(*pools, NamedSharding(mesh, spec)), table
+    paged.Pages(*pools, sharding=NamedSharding(mesh, spec)), table
   )
   # Traced as on the devices it is for, so that shards choose their kernels.
   with choose.compiling_for('tpu', NUM_DEVICES):
