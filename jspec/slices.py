@@ -121,7 +121,7 @@ def whole(once: Cost, outside: Cost, num_turns: int) -> Cost:
   """
 
   def total(one, other):
-    return other + num_turns * max(one - other, 0)
+    return other + num_turns * max(one - other, 0.0)
 
   return Cost(
     flops=total(once.flops, outside.flops),
@@ -304,6 +304,6 @@ def bytes_on_device(tree: Any) -> int:
   return total
 
 
-def size(num_bytes: float) -> str:
+def size(num_bytes: int | float) -> str:
   """Bytes for people."""
   return f'{num_bytes / 1e9:.2f} GB'

@@ -28,18 +28,18 @@ class Lowered:
 
 
 def test_the_slower_of_the_two_bounds_a_program():
-  moving = slices.Cost(flops=100, bytes=30)
+  moving = slices.Cost(flops=100.0, bytes=30.0)
   assert (moving.seconds(CHIP), moving.bound(CHIP)) == (3.0, 'bytes')
-  computing = slices.Cost(flops=500, bytes=30)
+  computing = slices.Cost(flops=500.0, bytes=30.0)
   assert (computing.seconds(CHIP), computing.bound(CHIP)) == (5.0, 'FLOPs')
 
 
 def test_a_loop_counts_as_often_as_it_turns():
-  once = slices.Cost(flops=12, bytes=5)
-  outside = slices.Cost(flops=2, bytes=6)
+  once = slices.Cost(flops=12.0, bytes=5.0)
+  outside = slices.Cost(flops=2.0, bytes=6.0)
   found = slices.whole(once, outside, num_turns=4)
   # Bytes of the parts may be more than those of the whole, never less than 0.
-  assert found == slices.Cost(flops=42, bytes=6)
+  assert found == slices.Cost(flops=42.0, bytes=6.0)
 
 
 def test_what_just_fits_is_not_refused():

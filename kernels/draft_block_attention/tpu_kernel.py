@@ -200,6 +200,9 @@ def _dot(a, b, contracted):
     a,
     b.astype(a.dtype),
     (contracted, ((), ())),
-    precision=jax.lax.Precision.HIGHEST if is_wide else None,
+    # Mosaic takes no other for bfloat16, whatever the program asks for.
+    precision=(
+      jax.lax.Precision.HIGHEST if is_wide else jax.lax.Precision.DEFAULT
+    ),
     preferred_element_type=jnp.float32,
   )
