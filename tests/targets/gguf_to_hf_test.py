@@ -31,7 +31,8 @@ def test_arrays_and_architecture_are_the_same(tmp_path, name):
   again = reading.read(
     reading.Reader(config, family.rules(config), source, ignored=())
   )
-  assert_same(again, target)
+  # Gains of Gemma are files' 1 + w on one side and w on the other.
+  assert_same(again, target, rtol=2e-7 if name == 'gemma3' else 0.0)
 
 
 @pytest.mark.parametrize('change', ['windows', 'bases', 'embeddings'])

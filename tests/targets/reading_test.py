@@ -33,13 +33,16 @@ def flat(target):
   return {path: variable[...] for path, variable in state}
 
 
-def assert_same(one, other):
+def assert_same(one, other, rtol=0.0):
   one, other = flat(one), flat(other)
   assert one.keys() == other.keys()
   for path, value in one.items():
     assert value.dtype == other[path].dtype
     assert value.sharding == other[path].sharding, path
-    np.testing.assert_array_equal(value, other[path], err_msg=str(path))
+    if rtol:
+      np.testing.assert_allclose(value, other[path], rtol, err_msg=str(path))
+    else:
+      np.testing.assert_array_equal(value, other[path], err_msg=str(path))
 
 
 @pytest.mark.parametrize('is_split', [False, True])
