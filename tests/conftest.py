@@ -7,6 +7,7 @@ skipped where there is none; JSPEC_TEST_PLATFORM=gpu (or tpu) runs the
 suite on one.
 """
 
+import collections
 import gc
 import os
 import random
@@ -35,7 +36,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-from tests import deadline  # noqa: E402
+from tests import deadline, few  # noqa: E402
 
 SEED = int(os.environ.get('JSPEC_TEST_SEED', '0'))
 
@@ -86,7 +87,17 @@ def pytest_runtest_makereport(item, call):
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # Before `-m` chooses.
 def pytest_collection_modifyitems(items):
+  with_few = collections.defaultdict(list)
+  for item in items:
+    mark = item.get_closest_marker('few')
+    if mark is not None and item.get_closest_marker('slow') is None:
+      name = item.nodeid.partition('[')[0]
+      with_few[name, *mark.args].append(item)
+  for (_, num), cases in with_few.items():
+    for item in few.others(cases, num):
+      item.add_marker(pytest.mark.slow)
   for item in items:
     for platform in ('gpu', 'tpu'):
       if item.get_closest_marker(platform) and PLATFORM != platform:

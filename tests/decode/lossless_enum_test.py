@@ -152,6 +152,7 @@ def worst(found, expected):
   return max(abs(found[s] - expected[s]) for s in expected)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('rule', ['R1', 'R2'])
 @pytest.mark.parametrize('depth', [1, 2])
 @pytest.mark.parametrize('seed', [0, 1, 2])
@@ -255,6 +256,7 @@ def always_passes(p, drafted, q_ids, q_probs, u):
   return u < jnp.take_along_axis(p, drafted[:, None], axis=1)[:, 0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'name, wrong',
   [

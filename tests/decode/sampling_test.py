@@ -72,6 +72,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize('vocab', [1, 2, 127, 128, 1001])
 @pytest.mark.parametrize('kind', ['spread', 'tied', 'masked'])
 def test_law_equals_sorting_when_rows_are_mixed(vocab, kind):
@@ -198,6 +199,7 @@ def test_sample_keeps_the_mass_of_a_tail_of_tiny_probabilities():
   assert abs((tokens != 5000).sum() - num * 1e-3) <= 1
 
 
+@pytest.mark.slow
 def test_sample_does_not_depend_on_the_neighbours_or_the_batch_size():
   rng = np.random.default_rng(5)
   vocab = 128 * 70

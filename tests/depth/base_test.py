@@ -40,6 +40,7 @@ def test_missing_counts_rows_that_decode():
   np.testing.assert_array_equal(got, [True, False, False, True])
 
 
+@pytest.mark.few(4)
 @every
 def test_plan_is_the_same_under_jit_and_keeps_to_its_bounds(spec):
   policy = api.make(spec)
@@ -61,6 +62,7 @@ def test_plan_is_the_same_under_jit_and_keeps_to_its_bounds(spec):
   assert most_kept > 4  # All this holds of a policy that keeps nothing.
 
 
+@pytest.mark.few(4)
 @every
 def test_rows_may_be_permuted(spec):
   policy = api.make(spec)

@@ -29,6 +29,7 @@ def worst(spec, rule, confidence):
   )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize('rule', RULES)
 @pytest.mark.parametrize(
   'spec, confidence',
@@ -50,6 +51,7 @@ def test_allowed_is_exact(rule, spec, confidence):
   assert worst(spec, rule, confidence) < EXACT
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('rule', RULES)
 @pytest.mark.parametrize(
   'spec, confidence',

@@ -131,6 +131,7 @@ def _serve(drafter, batch, index):
   return drafter.predicting(drafter.block.score(x, state, table))
 
 
+@pytest.mark.few(1)
 def test_training_equals_serving_with_the_same_forced_tokens(member, target):
   batch, index = _batch(target), 9
   hidden, states = _states(member, batch, _at(4, index))
@@ -230,6 +231,7 @@ def test_conformance(member, target, tree_size):
   member.set_options(tree_size=0)
 
 
+@pytest.mark.slow
 def test_a_tree_of_dependent_slots_holds_the_greedy_chain(target):
   text = toy.prompts(drafter_suite.NUM_ROWS, drafter_suite.TEXT_LEN)
   drafter = toy.drafter(target, method=dfly.METHOD)
@@ -255,6 +257,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', LOSSES)
 def test_loss_is_finite_and_the_sum_of_its_terms(target, name):
   method, mix, more = LOSSES[name]

@@ -132,6 +132,7 @@ def test_slots_of_a_block_see_each_other_both_ways(target, drafter):
     assert np.all(moved > 1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('label_shift', [0, 1])
 def test_training_block_equals_decoding_with_a_cache(target, label_shift):
   num_drafts = 3 + label_shift

@@ -78,6 +78,7 @@ ROWS = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize('name', ROWS)
 def test_a_row_equals_the_reference_in_value_and_gradient(name):
   golden = read('elementwise')

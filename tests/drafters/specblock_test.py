@@ -110,6 +110,7 @@ def _with(drafter, **options):
   return other
 
 
+@pytest.mark.slow
 def test_grown_tree_holds_the_chain(drafter, prefilled):
   state, table, anchor = prefilled
   given = (state, table, anchor, None, None)

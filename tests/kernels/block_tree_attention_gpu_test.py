@@ -75,6 +75,7 @@ def lowered(arrays, named, **changes):
 # ------------------------------------------------------------ lowering, CUDA
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', [*ALL, *SIZES])
 def test_lowers_to_one_mosaic_kernel(name):
   arrays, named = attention_problem.make((ALL | SIZES)[name], dtype=BF16)
@@ -176,6 +177,7 @@ def test_a_node_outside_the_ancestors_has_no_influence():
   assert np.abs(changed[:, 3:] - before[:, 3:]).max(axis=-1).min() > 0
 
 
+@pytest.mark.slow
 def test_a_tree_row_equals_the_chain_of_its_path():
   num_nodes = 65
   case = dataclasses.replace(

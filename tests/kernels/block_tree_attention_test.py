@@ -28,6 +28,7 @@ def run(arrays, named, implementation):
   return function(*arrays, **rest)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize('implementation', HERE)
 def test_equals_naive_softmax(case, implementation):
@@ -126,6 +127,7 @@ def test_cascade_equals_the_expanded_problem(implementation):
     np.testing.assert_allclose(shared[:, nodes], out, atol=1e-5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('implementation', HERE)
 @pytest.mark.parametrize(
   ('name', 'empty'),
@@ -211,6 +213,7 @@ def test_bad_input_is_refused_before_anything_compiles(changes, message):
     check.check(**(good | changes))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('lengths', [(5, 0), (1, 0), (0, 5), (5, 3), (0, 0)])
 def test_lengths_may_be_known_when_compiled(lengths):
   rng = np.random.default_rng(0)

@@ -122,6 +122,7 @@ def in_order(all_cases):
   ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('case', in_order(cases.CASES + MORE))
 def test_equals_the_reference_and_reads_each_live_page_once(case):
   arrays, named = attention_problem.make(case)

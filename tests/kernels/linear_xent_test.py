@@ -72,6 +72,7 @@ def value_and_gradients(case, arrays, named, losses, **settings):
   return run(arrays, named)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'case, losses',
   [
@@ -241,6 +242,7 @@ def test_the_teacher_gets_no_gradient(name):
   assert all(np.all(x == 0) for x in grads)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('losses', MEMORY)
 def test_memory_does_not_grow_with_rows_times_vocabulary(losses):
   def peak(implementation, num_rows, vocab_size):

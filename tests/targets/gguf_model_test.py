@@ -134,6 +134,7 @@ def test_gemma_says_what_its_config_says(tmp_path):
   assert (found.activation, found.logit_cap) == ('gelu_tanh', None)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'name, changes',
   [

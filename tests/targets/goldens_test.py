@@ -39,6 +39,7 @@ def test_both_layouts_of_the_config_say_the_same(name):
   assert new == old
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', goldens.NAMES)
 def test_logits_and_states_equal_the_reference(name):
   golden = goldens.golden(name)
@@ -52,6 +53,7 @@ def test_logits_and_states_equal_the_reference(name):
   close(hidden, golden[f'hidden_{last}'])
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize('name, change', CHANGES)
 def test_another_value_of_a_field_gives_something_else(name, change):
   golden = goldens.golden(name)
@@ -60,6 +62,7 @@ def test_another_value_of_a_field_gives_something_else(name, change):
   assert np.abs(logits - golden['logits']).max() > 1e-3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', goldens.NAMES)
 def test_decoding_over_pages_equals_the_reference(name):
   ids, want = (
@@ -120,6 +123,7 @@ def test_rows_of_a_tree_equal_rows_of_chains(name):
   close(flat[0, 4 : 4 + len(PARENTS)], logits[1], atol=2e-5)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', goldens.NAMES)
 def test_documents_in_one_row_do_not_see_each_other(name):
   target = goldens.model(name)

@@ -21,6 +21,7 @@ def write(path, name, target, **how):
   return writing.write(path, target, rules, family.written(said), **how)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('dtype', reading.DTYPES)
 @pytest.mark.parametrize('name', goldens.NAMES)
 def test_written_and_read_again_it_is_the_same(tmp_path, name, dtype):

@@ -60,6 +60,7 @@ def compiler(tok):
   return structured.Compiler(tok, tok.vocab_size)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'name', [None, *(found.name for found in detection.TOOL_FORMATS)]
 )

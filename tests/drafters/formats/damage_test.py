@@ -49,6 +49,7 @@ def test_strange_values_are_refused_by_line_or_change_nothing(name, layout):
         assert changed <= {key}, (key, value, changed)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name, layout', CASES)
 def test_missing_keys_are_refused_by_line_or_read_off_the_tensors(name, layout):
   config, tensors = _foreign(name, layout)
