@@ -93,8 +93,11 @@ def test_floor_is_the_sum_over_runs():
 @pytest.mark.parametrize('shape', [(3, 7, 5), (300, 20, 40)])
 def test_program_gives_the_product(shape):
   rows, inner, columns = shape
+  dims = ((0,), (0,)), ((), ())  # x.T @ y
   (matmul,) = matmuls.find(
-    lambda x, y: x.T @ y, jnp.ones((inner, rows)), jnp.ones((inner, columns))
+    lambda x, y: jax.lax.dot_general(x, y, dims),
+    jnp.ones((inner, rows)),
+    jnp.ones((inner, columns)),
   ).counts
   program = matmuls.program(matmul)
   assert isinstance(program, functools.partial)
