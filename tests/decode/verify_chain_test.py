@@ -278,6 +278,7 @@ def test_replacement_is_never_nan_when_p_minus_q_is_empty():
   assert result.num_accepted.tolist() == [0] and result.tokens[0, 0] == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('is_broken', [False, True])
 def test_positions_of_one_block_are_independent(is_broken, monkeypatch):
   rows, nodes, vocab = 6000, 3, 16

@@ -56,6 +56,7 @@ def _slots(x):
   return x.reshape(2, 5, 4, *x.shape[2:])[:, :, 1:]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', CASES)
 def test_training_equals_the_reference(name):
   drafter, golden = _load(name), goldens.arrays(name)
@@ -109,6 +110,7 @@ def test_teacher_forced_logits_equal_the_reference(name):
     np.testing.assert_allclose(np.asarray(sure)[keep], want[keep], atol=1e-4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', CASES)
 def test_decoding_equals_the_reference(name):
   drafter, golden = _load(name), goldens.arrays(name)

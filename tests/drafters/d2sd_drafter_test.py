@@ -107,6 +107,7 @@ def test_training_equals_serving_with_the_same_prefix(member, target):
     assert np.abs(served[:, count] - other).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_tree_is_the_block_and_its_branches(member, target):
   """Every path, from the training form on the tokens that were drafted."""
   batch = small_d2sd.batch(target)

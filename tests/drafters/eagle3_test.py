@@ -50,6 +50,7 @@ def test_conformance(target, changes):
   drafter_suite.run(small_eagle3.drafter(target, **changes), target)
 
 
+@pytest.mark.slow
 def test_tree_of_one_candidate_is_the_chain_and_others_hold_it(target):
   text = toy.prompts(drafter_suite.NUM_ROWS, drafter_suite.TEXT_LEN)
   drafter = small_eagle3.drafter(target, small_eagle3.DRAFT_IDS)

@@ -46,6 +46,7 @@ def golden():
   return {name: jnp.asarray(file[name]) for name in file.files}
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize('name', CONFIGS)
 def test_equals_the_reference_in_value_and_gradient(golden, name):
   mix = objective.Mix(**CONFIGS[name], chunk=3)

@@ -235,6 +235,7 @@ def test_long_chunks_are_committed_in_several_passes(
     np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_row_without_tokens_drafts_something(target, drafter):
   table = paged.contiguous_table(2, 4)
   state = drafter.init_state(table, 8, 4)

@@ -40,6 +40,7 @@ def drafter_dtypes(drafter, of):
   return {x.dtype for x in jax.tree.leaves(nnx.state(drafter, of))}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', every_method.NAMES)
 def test_the_loss_can_be_differentiated(target, name):
   drafter = every_method.drafter(target, name)

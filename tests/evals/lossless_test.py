@@ -75,6 +75,7 @@ def test_honest_verifier_is_identical(loaded, half_right, params):
   assert '4 identical, 0 ties, 0 failures' in lossless.table(result)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('params', [GREEDY, HOT], ids=['greedy', 'sampled'])
 def test_verifier_that_accepts_everything_fails(
   loaded, half_right, params, monkeypatch

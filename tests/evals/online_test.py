@@ -64,6 +64,7 @@ def test_numbers_follow_the_weights_and_nothing_compiles_again(loaded):
   assert len(another) >= 2
 
 
+@pytest.mark.slow
 def test_answer_that_is_not_the_target_s_is_told(loaded, monkeypatch):
   monkeypatch.setattr(verify, 'accept', lossless_test.accept_everything)
   said = []
@@ -74,6 +75,7 @@ def test_answer_that_is_not_the_target_s_is_told(loaded, monkeypatch):
   assert all('not that of plain decoding' in line for line in said)
 
 
+@pytest.mark.slow
 def test_weights_of_a_training_state_decode_wherever_they_lie(loaded):
   """As the trainer hands them in: merged anew, on a mesh, whole or in parts."""
   parts = step.split(toy.drafter(loaded.model))
@@ -134,6 +136,7 @@ def test_rates_over_nothing_are_left_out(loaded):
   assert online._rates(summary) == {}
 
 
+@pytest.mark.slow
 def test_other_precisions_only_count_what_is_equal(loaded):
   evaluate = make(loaded)
   evaluate._is_float32 = False

@@ -172,6 +172,7 @@ def test_heads_that_do_not_share_out_are_refused():
     attend(arrays, named, mesh_of(4), 'xla')
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('num_kv_heads', [2, 1])
 def test_tpu_kernels_on_two_devices(num_kv_heads):
   mesh = mesh_of(2)

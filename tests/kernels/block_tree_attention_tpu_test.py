@@ -165,6 +165,7 @@ def test_bfloat16_is_as_close_as_its_rounding():
   np.testing.assert_allclose(got, want, atol=3e-2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('when', ['on_wait', 'eager'])
 def test_small_blocks_and_tiles_give_the_same_whenever_copies_happen(when):
   case = BY_NAME['unequal_depth']

@@ -24,6 +24,7 @@ def attend(named, implementation):
   )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
 def test_equals_dense_attention_on_the_expanded_problem(case):
   arrays, named = problem.make(case)

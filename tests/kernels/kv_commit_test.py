@@ -19,6 +19,7 @@ def run(problem, implementation=None):
   return jax.jit(function)(**jax.tree.map(jnp.asarray, problem))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize('implementation', ['reference', 'xla'])
 def test_equals_the_reference(case, implementation):

@@ -38,6 +38,7 @@ def run(function, arrays, named, **static):
   return jax.jit(functools.partial(function, **static))(*arrays, **rest)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('name', CASES)
 @pytest.mark.parametrize('implementation', ['reference', 'xla'])

@@ -55,6 +55,7 @@ def check(function, arrays, where):
     assert np.abs(y).max() > 1e-3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'sizes',
   [
@@ -81,6 +82,7 @@ def test_experts_get_the_gradients_of_all_rows(sizes):
   check(run, (x, *arrays.values()), spread_over(**sizes))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'sizes', [dict(fsdp=2, sequence=4), dict(sequence=2, model=2)]
 )

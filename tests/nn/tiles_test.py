@@ -33,6 +33,7 @@ def test_tiles_are_for_a_few_rows(rows, small):
   assert tiles.is_small(jnp.ones((rows, 1, 8))) == small
 
 
+@pytest.mark.slow
 def test_a_target_with_tiles_scores_the_same():
   shapes = dict(num_heads=8, num_kv_heads=4, width=64, ff_width=64)
   config = toy.target(**shapes, vocab_size=128).config

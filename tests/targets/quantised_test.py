@@ -120,6 +120,7 @@ def test_a_cache_of_fewer_bits_is_within_the_bound(name, form):
   assert 1e-5 < off(got, plain(name)) < bound_of(name, form, CACHE_BOUNDS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('form', forms.NAMES)
 def test_a_round_sees_its_own_rows_as_the_next_one_will(form, monkeypatch):
   """Nodes scored together give what they give one chunk after the other."""

@@ -76,6 +76,7 @@ def outputs(target):
   return run(target, jnp.asarray(toy.prompts(2, 9)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'num_devices, sizes, is_split',
   [
@@ -102,6 +103,7 @@ def test_a_placed_target_gives_the_same(num_devices, sizes, is_split):
   assert all(map(operator.is_, jax.tree.leaves(given), before))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'num_devices, sizes, is_split, weights',
   [

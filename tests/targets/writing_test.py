@@ -45,6 +45,7 @@ def test_written_and_read_again_it_is_the_same(tmp_path, name, dtype):
   assert said == want
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', ['llama', 'gemma3', 'deepseek_v3'])
 def test_files_of_a_split_or_placed_target_are_the_same(tmp_path, name):
   whole = goldens.load(name)
