@@ -24,7 +24,14 @@ from jspec import errors
 # The one that belongs to the jax of setup.py; the Makefile has it too.
 LIBTPU = 'libtpu==0.0.42.1'
 _NAME = re.compile(r'(\w+):\d+(x\d+){1,2}')
-_OUT_OF_HBM = re.compile(r'Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm')
+# As the compiler says it of all that is held, and of temporaries alone.
+_OUT_OF_HBM = (
+  re.compile(r'Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm'),
+  re.compile(
+    r'temporaries \(([\d.]+)([KMG])\) exceeds available HBM'
+    r' \(([\d.]+)([KMG])\)'
+  ),
+)
 _UNITS = {'K': 2**10, 'M': 2**20, 'G': 2**30}
 
 
@@ -259,7 +266,8 @@ def compiled(lowered: Any, what: str, where: str) -> Any:
   try:
     return lowered.compile()
   except jax.errors.JaxRuntimeError as error:
-    found = _OUT_OF_HBM.search(str(error))
+    said = [pattern.search(str(error)) for pattern in _OUT_OF_HBM]
+    found = next(filter(None, said), None)
     if found is None:
       raise
     needed, there = (
