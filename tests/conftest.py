@@ -11,6 +11,8 @@ import collections
 import gc
 import os
 import random
+import threading
+import time
 
 PLATFORM = os.environ.get('JSPEC_TEST_PLATFORM', 'cpu')
 NUM_FAKE_DEVICES = 8
@@ -36,6 +38,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from jspec import supervised  # noqa: E402
 from tests import deadline, few  # noqa: E402
 
 SEED = int(os.environ.get('JSPEC_TEST_SEED', '0'))
@@ -66,6 +69,29 @@ def no_old_programs():
   yield
   jax.clear_caches()
   gc.collect()
+
+
+def tasks_running():
+  """Names of the threads that owners have started and that have not ended."""
+  targets = (
+    (t.name, getattr(t, '_target', None)) for t in threading.enumerate()
+  )
+  return [
+    name
+    for name, target in targets
+    if isinstance(getattr(target, '__self__', None), supervised.Task)
+  ]
+
+
+@pytest.fixture(autouse=True, scope='module')
+def no_tasks_left():
+  """Fails a file that leaves a background task running for the next one."""
+  yield
+  # One that was told to end may still be on its way.
+  deadline = time.monotonic() + 5
+  while tasks_running() and time.monotonic() < deadline:
+    time.sleep(0.01)
+  assert tasks_running() == []
 
 
 @pytest.fixture(scope='module')

@@ -23,14 +23,33 @@ def source(count=40):
   )
 
 
+# What a test has opened, for it to be closed.
+OPENED = []
+
+
+@pytest.fixture(autouse=True)
+def closed():
+  """Ends the threads that read ahead."""
+  yield
+  while OPENED:
+    OPENED.pop().close()
+
+
+def opened(batches):
+  OPENED.append(batches)
+  return batches
+
+
 def stream(seed=0, numbers=range(40), num_rows=2, **changes):
-  return pipeline.training(
-    source(),
-    list(numbers),
-    row_len=16,
-    num_rows=num_rows,
-    seed=seed,
-    **changes,
+  return opened(
+    pipeline.training(
+      source(),
+      list(numbers),
+      row_len=16,
+      num_rows=num_rows,
+      seed=seed,
+      **changes,
+    )
   )
 
 
@@ -93,13 +112,15 @@ def test_a_process_reads_its_own_rows_alone():
       reads.append(number)
       return super().__getitem__(number)
 
-  batches = pipeline.training(
-    Counted(source().documents),
-    list(range(40)),
-    row_len=16,
-    num_rows=4,
-    seed=0,
-    process=(1, 4),
+  batches = opened(
+    pipeline.training(
+      Counted(source().documents),
+      list(range(40)),
+      row_len=16,
+      num_rows=4,
+      seed=0,
+      process=(1, 4),
+    )
   )
   tokens = np.concatenate([b['tokens'] for b in take(batches, 5)])
   shown = {int(n) for n in np.unique(tokens)} - {0}
@@ -135,8 +156,10 @@ def test_what_reading_raises_comes_out_of_the_stream():
     def __getitem__(self, number):
       raise errors.UserError(f'record {number} is damaged')
 
-  batches = pipeline.training(
-    Damaged(source().documents), [1, 2], row_len=16, num_rows=2, seed=0
+  batches = opened(
+    pipeline.training(
+      Damaged(source().documents), [1, 2], row_len=16, num_rows=2, seed=0
+    )
   )
   with pytest.raises(errors.UserError, match='is damaged'):
     next(batches)
