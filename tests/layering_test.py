@@ -52,7 +52,11 @@ ALLOWED = {
   'server': _BASE | {'decode', 'depth', 'routing', 'serve', 'text'},
   'text': _BASE,
   'data': _BASE | {'supervised', 'text'},
-  'train': _TRAINED | _OUTPUT | {'text', 'data', 'config', 'supervised'},
+  'train': (
+    _TRAINED
+    | _OUTPUT
+    | {'text', 'data', 'config', 'supervised', 'slices', 'flops'}
+  ),
   'opening': _TRAINED | {'text'},
   'loading': _TRAINED | {'text', 'opening'},
   'conversation': _LOADED,

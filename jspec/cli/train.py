@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from jspec.cli import options, processes, training_bar
+from jspec import errors
+from jspec.cli import options, processes, progress, training_bar
 
 # Answers decoded at the same time at an evaluation.
 _NUM_ROWS = 8
@@ -32,12 +33,27 @@ def add(programs) -> None:
     action='store_true',
     help='go on from a checkpoint of --workdir, or refuse to start',
   )
+  parser.add_argument(
+    '--compile-only',
+    action='store_true',
+    help='compile the step for --topology and say what it needs, then stop',
+  )
+  parser.add_argument(
+    '--topology', metavar='NAME', help='a slice of TPUs, such as v5e:4x4'
+  )
   processes.add(parser)
   parser.set_defaults(run=run, overrides=[])
 
 
 def run(args: argparse.Namespace) -> None:
   """Trains as the config says."""
+  if args.compile_only != (args.topology is not None):
+    raise errors.UserError(
+      '--compile-only and --topology belong together: give both or neither'
+    )
+  if args.compile_only:
+    _compile(args)
+    return
   with processes.joined(args), contextlib.ExitStack() as stack:
     from jspec.train import main
 
@@ -81,6 +97,20 @@ def evaluation(
     num_rows=_NUM_ROWS,
     on_message=say,
   )
+
+
+def _compile(args):
+  """Compiles the step for a slice that need not be there."""
+  from jspec import slices
+
+  slices.chip_of(args.topology)
+  slices.prepare()
+  from jspec.train import main
+
+  config = main.read(args.config, args.overrides)
+  with progress.Wait('compiling'):
+    text = main.compiled(config, args.topology)
+  print(text)
 
 
 class _Lines:

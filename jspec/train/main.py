@@ -12,10 +12,10 @@ from typing import Any
 import jax
 
 from jspec import config as config_lib
-from jspec import distributed, errors, loading
+from jspec import distributed, errors, loading, opening
 from jspec.data import features
 from jspec.train import capture as capture_lib
-from jspec.train import loop, prepare, settings, step
+from jspec.train import compile_only, loop, prepare, settings, step
 
 # From a drafter to its numbers.
 Evaluate = Callable[[Any], dict[str, Any]]
@@ -81,6 +81,20 @@ def run(
     on_progress=on_progress,
     on_message=on_message,
   )
+
+
+def compiled(config: settings.TrainConfig, topology: str) -> str:
+  """Compiles the step of a config for a slice; says what it needs there.
+
+  Args:
+    config: of the run; its target may be the name of a published shape.
+    topology: as of `slices.find`, behind `slices.prepare`.
+
+  Raises:
+    UserError: the config, the slice or its memory do not fit.
+  """
+  target = opening.architecture_of(config.target)
+  return compile_only.table(compile_only.run(config, target, topology))
 
 
 def capture(

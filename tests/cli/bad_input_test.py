@@ -48,6 +48,7 @@ def test_flag_is_refused(refused, flags, said):
     (['generate'], '--prompt'),
     (['bench', 'step', '--nodes', '1,x'], '--nodes'),
     (['train', '--config', f'{CONFIG}', '--nonsense'], '--nonsense'),
+    (['train', '--config', f'{CONFIG}', '--compile-only'], '--topology'),
     (['bench', 'fit', '--target', 'x', '--topology', 'v9:2x2'], 'v5e:4x4'),
     (['data', 'regen', '--out', 'answers.json'], '.jsonl'),
     (['data', 'regen', '--out', 'absent/answers.jsonl'], 'absent'),
