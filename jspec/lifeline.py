@@ -15,25 +15,14 @@ process that is gone. A process that stands still (a debugger, a stopped job) is
 gone as well.
 """
 
-import hmac
-import json
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
+from jspec import rendezvous
 
-from jspec import errors
-
-CONNECT_S = 120
-HELLO_S = 5  # For one who connects to say who it is.
 BEAT_S = 2
 MISSED_S = 20
-_BYTES = 512
 
 
 class Lifeline:
@@ -118,94 +107,12 @@ def tie(host: str, on_lost: Callable[[int], None]) -> Lifeline:
   """Connects the processes of `jax.distributed`; all call it at once.
 
   Args:
-    host: address of process 0, by which the others reach it.
+    host: of `rendezvous.meet`.
     on_lost: of `Lifeline`.
 
   Raises:
-    UserError: process 0 cannot listen there, or not all came in `CONNECT_S`.
+    UserError: as `rendezvous.meet`.
   """
-  if jax.process_index():
-    told = _broadcast({})
-    made = Lifeline({0: _connect(**told)}, on_lost)
-  else:
-    try:
-      family, _, _, _, where = socket.getaddrinfo(
-        host, 0, type=socket.SOCK_STREAM
-      )[0]
-      listener = socket.create_server(where[:2], family=family)
-    except OSError as error:
-      raise errors.UserError(
-        f'cannot listen on {host} ({error}): the coordinator is an address of'
-        ' the host of process 0'
-      ) from error
-    with listener:
-      token = secrets.token_hex(16)
-      port = listener.getsockname()[1]
-      _broadcast(dict(host=where[0], port=port, token=token))
-      made = Lifeline(
-        _accept(listener, token, jax.process_count(), CONNECT_S), on_lost
-      )
+  made = Lifeline(rendezvous.meet(host), on_lost)
   made.start()
   return made
-
-
-def _accept(listener, token, num_processes, timeout_s):
-  """Connections of the others, by process; strangers are turned away."""
-  found = {}
-  ends = time.monotonic() + timeout_s
-  while len(found) < num_processes - 1:
-    listener.settimeout(max(ends - time.monotonic(), 0.01))
-    try:
-      connection, _ = listener.accept()
-    except TimeoutError as error:
-      missing = sorted(set(range(1, num_processes)) - set(found))
-      raise errors.UserError(
-        f'the processes {missing} did not connect in {timeout_s:g} s: see their'
-        ' logs, and whether they reach this host on every port'
-      ) from error
-    process = _named(connection, token)
-    if process is None or process in found or not 0 < process < num_processes:
-      connection.close()
-    else:
-      found[process] = connection
-  return found
-
-
-def _named(connection, token):
-  """Which process has connected; None if it does not know the secret."""
-  connection.settimeout(HELLO_S)
-  text = b''
-  try:
-    # No more than the line: signs of life may be behind it.
-    while not text.endswith(b'\n') and len(text) < _BYTES:
-      more = connection.recv(1)
-      if not more:
-        return None
-      text += more
-    theirs, process = text.decode('ascii').split()
-    if hmac.compare_digest(theirs.encode(), token.encode()):
-      return int(process)
-  except (OSError, ValueError):
-    pass  # A stranger.
-  return None
-
-
-def _connect(host, port, token):
-  try:
-    connection = socket.create_connection((host, port), timeout=CONNECT_S)
-    connection.sendall(f'{token} {jax.process_index()}\n'.encode('ascii'))
-  except OSError as error:
-    raise errors.UserError(
-      f'cannot connect to process 0 at {host}:{port} ({error}): see its log,'
-      ' and whether this host reaches it on every port'
-    ) from error
-  return connection
-
-
-def _broadcast(told):
-  """What process 0 tells, everywhere."""
-  text = json.dumps(told).encode()
-  array = np.zeros((_BYTES,), np.uint8)
-  array[: len(text)] = np.frombuffer(text, np.uint8)
-  found = multihost_utils.broadcast_one_to_all(array)
-  return json.loads(np.asarray(found).tobytes().rstrip(b'\0'))

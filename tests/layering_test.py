@@ -29,7 +29,8 @@ ALLOWED = {
   'typing': set(),
   'distributed': _BASE,
   'supervised': set(),
-  'lifeline': _BASE,
+  'rendezvous': _BASE,
+  'lifeline': {'rendezvous'},
   'slices': _BASE,
   'flops': _BASE,
   'config': {'errors'},
@@ -47,7 +48,7 @@ ALLOWED = {
   'drafters': _MODEL | {'targets', 'checkpoints', 'trees'},
   'decode': _TRAINED,
   'routing': _BASE,
-  'serve': _TRAINED | {'decode', 'depth', 'text'},
+  'serve': _TRAINED | {'decode', 'depth', 'text', 'rendezvous'},
   # HTTP: it knows the engine, and nothing of models.
   'server': _BASE | {'decode', 'depth', 'routing', 'serve', 'text'},
   'text': _BASE,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from jspec import errors, lifeline
+from jspec import lifeline
 
 SOON = 5
 
@@ -79,39 +79,3 @@ def test_nobody_is_missed_who_said_bye(tied):
     line.close()
   time.sleep(0.2)
   assert all(found.empty() for found in missed)
-
-
-def accepted(hello, token='secret', timeout_s=2.0):
-  with socket.create_server(('127.0.0.1', 0)) as listener:
-    port = listener.getsockname()[1]
-
-    def connect():
-      for text in hello:
-        kept.append(socket.create_connection(('127.0.0.1', port)))
-        kept[-1].sendall(text)
-
-    kept = []
-    thread = threading.Thread(target=connect)
-    thread.start()
-    try:
-      found = lifeline._accept(listener, token, 2, timeout_s)
-      kept.extend(found.values())
-      return set(found)
-    finally:
-      thread.join()
-      for one in kept:
-        one.close()
-
-
-def test_strangers_are_turned_away():
-  found = accepted(
-    [b'other 1\n', b'secret 7\n', b'\xff\n', b'secret 1\nalive\n']
-  )
-  assert found == {1}
-
-
-def test_those_that_do_not_come_are_named():
-  with pytest.raises(
-    errors.UserError, match=r'processes \[1\] did not connect'
-  ):
-    accepted([b'other 1\n'], timeout_s=0.5)

@@ -26,7 +26,7 @@ LOOK_S = 0.1  # Between two looks whether all are alive, while one waits.
 SEND_S = 60  # For a follower to take in what is sent.
 DEAD_S = 30  # For a host that is lost.
 GRACE_S = 2  # Between a program's failure and the end of who caused it.
-WELCOME, READY, END, FAILED = 'welcome', 'ready', 'end', 'failed'
+READY, END, FAILED = 'ready', 'end', 'failed'
 FACTS, AGREED, REFUSED = 'facts', 'agreed', 'refused'
 
 
