@@ -37,6 +37,7 @@ def ancestors(parents, node):
   return seen
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('num_nodes', [1, 2, 5, 32, 33, 70, 128])
 def test_words_and_depths_follow_the_parents(num_nodes):
   parents = random_parents(3, num_nodes)
@@ -52,6 +53,7 @@ def test_words_and_depths_follow_the_parents(num_nodes):
       assert depths[row, node] == len(expected) - 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('num_nodes', [1, 8, 40])
 def test_constant_words_equal_those_of_the_tree_they_stand_for(num_nodes):
   chain = tree.ancestor_words(tree.chain_parents(2, num_nodes))

@@ -57,6 +57,7 @@ def test_no_prompt_appears_twice():
       assert other == record['id'], run
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', ['train', 'eval'])
 def test_no_prompt_repeats_a_data_set(name):
   path = shared_data.path(f'data/prompts/{name}.jsonl.gz')

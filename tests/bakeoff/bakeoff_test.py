@@ -29,6 +29,7 @@ def loaded():
   )
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', NAMES)
 def test_every_trained_entry_builds(loaded, name):
   (entry,) = [e for e in entries.entries(9, 16) if e.name == name]

@@ -51,6 +51,7 @@ def test_every_program_is_compiled_and_counted(toys):
   assert 'prefill' in text
 
 
+@pytest.mark.slow
 def test_flops_are_those_of_all_layers(toys):
   few, many = (toys(num_layers=n)['programs']['verify'] for n in (3, 12))
   # Three layers of 12,288 weights each beside a head of 2,048.
@@ -58,6 +59,7 @@ def test_flops_are_those_of_all_layers(toys):
   assert 3.4 < ratio < 4.0
 
 
+@pytest.mark.slow
 def test_heads_that_do_not_share_out_are_told(toys):
   found = toys(num_heads=6, num_kv_heads=3)
   assert found['whole'] == ['attention', 'pages']

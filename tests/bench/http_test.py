@@ -41,6 +41,7 @@ def measured(engine, target=None, num_turns=2, **changes):
   )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('template', [fake.TEMPLATE, None])
 def test_both_ways_stream_the_same_tokens(template):
   seen = []
@@ -71,6 +72,7 @@ def test_both_ways_stream_the_same_tokens(template):
   assert json.loads(json.dumps(result)) == result
 
 
+@pytest.mark.slow
 def test_dear_events_are_seen(monkeypatch):
   """Each event takes half a step of the engine."""
   event = replies.event

@@ -62,6 +62,7 @@ def test_nothing_is_restored_from_an_empty_folder(open_checkpoints):
   assert open_checkpoints().latest(state(0)) is None
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'scores, kept, best',
   [

@@ -181,6 +181,7 @@ def test_folder_that_cannot_be_made_is_said_at_once(make, monkeypatch):
     checkpoints.save(1, state(1), {}, {'score': 1.0})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', ['007', '2²', '3_export', '-4', '5.0'])
 def test_folder_whose_name_is_not_just_a_number_is_no_checkpoint(
   make, tmp_path, name

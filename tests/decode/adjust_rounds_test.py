@@ -193,7 +193,7 @@ def mixture(seed, temperature):
   )  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 @pytest.mark.parametrize('seed', [0, 1])
 def test_rounds_emit_the_tokens_of_plain_decoding(seed, temperature):

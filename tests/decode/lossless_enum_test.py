@@ -152,7 +152,7 @@ def worst(found, expected):
   return max(abs(found[s] - expected[s]) for s in expected)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('rule', ['R1', 'R2'])
 @pytest.mark.parametrize('depth', [1, 2])
 @pytest.mark.parametrize('seed', [0, 1, 2])

@@ -66,6 +66,7 @@ def check_shape_of_result(result, draft):
     assert (path[b, num[b] + 1 :] == 0).all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('rule', ['R1', 'R2'])
 @pytest.mark.parametrize('has_sampled_row', [False, True])
 def test_accept_at_temperature_zero_is_the_longest_match(rule, has_sampled_row):
@@ -139,6 +140,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('drafts', ['right', 'wrong', 'random'])
 def test_r1_equals_plain_decoding_whatever_is_drafted(drafts):
   rng = np.random.default_rng(0)
@@ -278,7 +280,7 @@ def test_replacement_is_never_nan_when_p_minus_q_is_empty():
   assert result.num_accepted.tolist() == [0] and result.tokens[0, 0] == 1
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('is_broken', [False, True])
 def test_positions_of_one_block_are_independent(is_broken, monkeypatch):
   rows, nodes, vocab = 6000, 3, 16

@@ -185,7 +185,7 @@ def models(seed, shape, zeros=0.0):
   return p, exact.random_model(rng, depth, zeros=zeros)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('seed, zeros', [(0, 0.0), (1, 0.3), (2, 0.3)])
 @pytest.mark.parametrize('rule', RULES)
 def test_law_of_a_chain_is_the_targets(rule, seed, zeros):
@@ -195,7 +195,7 @@ def test_law_of_a_chain_is_the_targets(rule, seed, zeros):
   assert exact.distance(p, law, len(CHAIN) + 1) < TOLERANCE
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('seed, zeros', [(0, 0.0), (1, 0.3), (4, 0.3)])
 @pytest.mark.parametrize('rule, mode', TREE_CASES)
 def test_law_of_a_tree_is_the_targets(rule, mode, seed, zeros):

@@ -39,6 +39,7 @@ def dense(ids, probs):
   return q
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('draws', ['independent', 'without_replacement'])
 def test_turning_down_equals_the_formula_over_the_vocabulary(draws):
   rng = np.random.default_rng(0)

@@ -93,7 +93,7 @@ def longest_match(logits, tokens, parents, num_nodes=NODES):
     path.append(node)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @each_rule
 @pytest.mark.parametrize('make_params', [params_of, every_other_greedy])
 def test_greedy_rows_keep_the_longest_match(rule, parents, draws, make_params):

@@ -40,7 +40,7 @@ def test_missing_counts_rows_that_decode():
   np.testing.assert_array_equal(got, [True, False, False, True])
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @every
 def test_plan_is_the_same_under_jit_and_keeps_to_its_bounds(spec):
   policy = api.make(spec)

@@ -37,7 +37,7 @@ def mean_share(*args, **options):
   return np.mean([share(args[0], s, *args[1:], **options)[0] for s in SEEDS])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('rows', [1, 4, 16])
 @pytest.mark.parametrize('first', [0.25, 0.6])
 def test_first_tries_cost_little(means, rows, first):

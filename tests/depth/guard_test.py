@@ -174,6 +174,7 @@ def test_drift_is_followed():
   assert reached / possible > 0.95
 
 
+@pytest.mark.slow
 def test_batch_that_drains_changes_what_pays():
   """Full blocks pay below 8 rows, plain decoding above."""
   total = {'guard': 0.0, 'plain': 0.0, 'full': 0.0}

@@ -114,6 +114,7 @@ def test_options_are_checked(options):
     libraspec.LibraSpec(**options)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('kind', ['even', 'stairs'])
 def test_calibrated_is_the_exact_optimum_of_a_row(kind):
   rng = np.random.default_rng(1)

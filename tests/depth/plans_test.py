@@ -24,6 +24,7 @@ def clean_rate(plan, scores, who, table):
   return cases.rate(np.asarray(plan), scores, who, table)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', OPTIMAL)
 def test_no_plan_of_the_batch_is_faster(name):
   rng = np.random.default_rng(0)

@@ -56,7 +56,7 @@ def _slots(x):
   return x.reshape(2, 5, 4, *x.shape[2:])[:, :, 1:]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', CASES)
 def test_training_equals_the_reference(name):
   drafter, golden = _load(name), goldens.arrays(name)

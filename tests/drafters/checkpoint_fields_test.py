@@ -95,6 +95,7 @@ def test_what_drafts_depend_on_is_written_and_demanded(saved, folder, target):
   _load(folder, target)
 
 
+@pytest.mark.slow
 def test_reduced_vocabulary_drafts_the_same_or_is_refused(
   saved, folder, target
 ):
@@ -155,6 +156,7 @@ def test_any_dtype_loads_and_drafts_the_same(saved, folder, target, dtype):
   np.testing.assert_array_equal(got.tokens, want.tokens)
 
 
+@pytest.mark.slow
 def test_rotary_base_is_one_everywhere(saved, folder, target, monkeypatch):
   """Training, context and drafts turn by the same angles, also when loaded."""
   drafter, _ = saved

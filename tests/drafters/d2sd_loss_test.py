@@ -70,6 +70,7 @@ def test_prefixes_follow_their_law(decay):
   assert share.size == G
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('weights', ['decay', 'dpace', 'uniform'])
 def test_logits_of_the_prefix_have_no_gradient_in_any_term(weights):
   rng = np.random.default_rng(0)
@@ -137,6 +138,7 @@ def test_an_offset_is_the_loss_of_the_rest_of_the_block():
     assert whole['num_blocks'] == 0 < part['num_blocks']
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('label_shift', [0, 1])
 def test_loss_is_that_of_the_slots_behind_the_prefix(target, label_shift):
   """By hand: labels, weights from the first new slot, the run's end."""

@@ -64,6 +64,7 @@ def _table(batch, num_anchors, key=0, ttt_length=3):
   return table
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('num_anchors', [0, 4, 9])
 def test_labels_are_those_of_the_table(num_anchors):
   assert _table(_batch(), num_anchors) == LABELS
@@ -133,6 +134,7 @@ WEIGHTS = (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'weights, chunk',
   [*((weights, 2) for weights in WEIGHTS), (WEIGHTS[-1], 16)],
@@ -178,6 +180,7 @@ def test_loss_is_the_sum_of_its_terms_in_value_and_gradient(weights, chunk):
   assert set(metrics) >= {name for name, w in weights.items() if w}
 
 
+@pytest.mark.slow
 def test_no_row_of_the_teacher_outside_the_draft_vocabulary_counts(target):
   hidden, head, wanted, teacher = _case()
   config = eagle3_loss.LossConfig(ttt_length=2)
@@ -242,6 +245,7 @@ def test_config_refuses_what_cannot_be_meant(changes, message):
     eagle3_loss.LossConfig(**changes)
 
 
+@pytest.mark.slow
 def test_teacher_loss_without_last_states_is_an_error(target):
   model = small_eagle3.drafter(target)
   assert model.needs_last
@@ -255,6 +259,7 @@ def test_teacher_loss_without_last_states_is_an_error(target):
   assert np.isfinite(loss) and loss > 0
 
 
+@pytest.mark.slow
 def test_states_without_the_final_norm_are_normed_once(target):
   model = small_eagle3.drafter(target)
   batch = small_eagle3.batch(target)

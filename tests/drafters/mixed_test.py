@@ -301,6 +301,7 @@ class Counted(ngram.NGram):
 _RAN = []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   ('choice', 'num_rows', 'ran'),
   [

@@ -147,6 +147,7 @@ def _reference_ce(drafter, batch, hidden):
   return [ce[:, :, s][np.asarray(counts)[:, :, s]].mean() for s in range(3)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('on_policy', [False, True])
 def test_training_forward_equals_the_reference(name, on_policy):
@@ -206,6 +207,7 @@ def test_loss_terms_equal_the_reference(name):
     np.testing.assert_allclose(loss, total, rtol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', NAMES)
 def test_later_steps_of_the_first_row_differ_only_by_their_embedding(name):
   """The reference zeroes it at every step, servers at position 0 alone."""
@@ -218,6 +220,7 @@ def test_later_steps_of_the_first_row_differ_only_by_their_embedding(name):
     assert np.all((gap[:, 0] < 1e-4) == (step == 0))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'change', ['embedding_first', 'input_postnorm', 'feedback_postnorm']
 )
@@ -230,6 +233,7 @@ def test_forward_differs_when_a_field_is_the_other_way(change):
   assert np.abs(hidden[:, :, step] - want)[is_real].max() > 1e-2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', NAMES)
 def test_decoding_equals_the_reference(name):
   """Every row's output in turn is the state that a commit leaves behind."""

@@ -270,6 +270,7 @@ def test_one_sample_can_be_learnt(target):
   assert metrics['tokens_per_round'] > 0.95 * most
 
 
+@pytest.mark.slow
 def test_warm_start_copies_a_layer_and_passes_the_state_through(target):
   drafter = small_mtp.drafter(target, qk_norm=False)
   mtp_warm_start.warm_start_from_target_layer(drafter, target, 1)
@@ -387,6 +388,7 @@ def test_options_change_how_it_decodes_and_unknown_ones_are_refused(target):
       drafter.set_options(**options)
 
 
+@pytest.mark.slow
 def test_warm_start_takes_the_norms_of_queries_and_keys_along():
   target = toy.target(qk_norm=True)
   drafter = small_mtp.drafter(target, qk_norm=True)

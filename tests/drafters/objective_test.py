@@ -232,6 +232,7 @@ def test_micro_batches_weighed_by_their_weight_make_the_batch(problem):
   np.testing.assert_allclose(mean / sum(weights), whole, rtol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('weights', ['decay', 'dpace'])
 def test_without_labels_everything_is_zero_and_finite(problem, weights):
   trained, given = problem

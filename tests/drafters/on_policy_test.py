@@ -25,6 +25,7 @@ METRICS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'name, chunk', [*zip(SETTINGS, (1, 2, 3, 4), strict=True)]
 )

@@ -202,6 +202,7 @@ def test_drawn_tree_has_a_fixed_shape_and_distinct_siblings():
   np.testing.assert_array_equal(drafts[0].confidence, drafts[1].confidence)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('size', [0, 2])
 def test_one_level_never_runs_the_drafter(size):
   log_probs = jnp.asarray(_table())

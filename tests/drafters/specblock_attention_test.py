@@ -37,6 +37,7 @@ def test_first_block_in_training():
       assert found[i, k, row * SLOTS + slot] == expected, (i, k, row, slot)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'chosen, cross_rows',
   [([0, 1, 2], False), ([0, 1, 2], True), ([2, 0], False)],
@@ -116,6 +117,7 @@ def test_first_block_in_decoding():
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('num_rows', [0, 1, 2, 3])
 def test_second_block_in_decoding(num_rows):
   pages, table = _committed(num_rows)

@@ -67,6 +67,7 @@ def test_labels_by_hand():
     assert not np.any(exists[..., 1:] & ~exists[..., :-1])
 
 
+@pytest.mark.slow
 def test_drawn_rows_are_those_with_a_label(target):
   drafter = specblock_toy.drafter(target, loss={'num_anchors': 5})
   is_answer = np.zeros((2, LENGTH), bool)
@@ -114,6 +115,7 @@ def _mostly_right(drafter, tokens, ids):
   return states
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'labels, ids',
   [('teacher', None), ('teacher', DRAFT_IDS), ('text', DRAFT_IDS)],
@@ -269,6 +271,7 @@ def test_every_parameter_trains_and_chunks_do_not_matter(target, two_blocks):
     )
 
 
+@pytest.mark.slow
 def test_teacher_is_demanded_where_it_is_the_label(target, drafter):
   batch = dataclasses.replace(specblock_toy.batch(target), last=None)
   assert drafter.needs_last

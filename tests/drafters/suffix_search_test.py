@@ -78,6 +78,7 @@ def config_of(rng, is_tree):
   )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('kind', GROW)
 @pytest.mark.parametrize('is_own', [True, False])
 def test_draft_is_that_of_a_search_by_hand(kind, is_own):

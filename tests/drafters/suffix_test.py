@@ -49,6 +49,7 @@ def test_repetition_is_copied():
   assert fresh([1]) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('tree_size', [0, 6])
 def test_draft_is_a_function_of_the_text_alone(tree_size):
   options = {'tree_size': tree_size, 'max_depth': 12}
@@ -165,6 +166,7 @@ def test_draft_that_expects_too_little_is_withdrawn():
     assert fresh(text, min_expected_accepted=least) == want
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('tree_size', [0, 7])
 def test_conformance(tree_size):
   config = suffix.Config(num_draft_tokens=5, tree_size=tree_size)

@@ -207,6 +207,7 @@ def test_context_that_is_too_short_is_refused(loaded, known):
     acceptance.run(loaded, known, [long], PARAMS, num_rows=2)
 
 
+@pytest.mark.slow
 def test_summary_does_not_change_the_replies(loaded, known):
   decoder = generate.Decoder(loaded.model, known, num_rows=2, max_len=64)
   replies = conversation.answer(loaded, decoder, talk(), [PARAMS] * 3)

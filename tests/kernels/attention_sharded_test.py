@@ -60,6 +60,7 @@ def attend(arrays, named, mesh, implementation):
   return jax.block_until_ready(jax.jit(function)(*arrays, **rest))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('num_heads, num_kv_heads, num_shards', HEADS)
 @pytest.mark.parametrize('implementation', ['reference', 'xla'])
 def test_attention_equals_one_device(
@@ -72,6 +73,7 @@ def test_attention_equals_one_device(
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('num_heads, num_kv_heads, num_shards', HEADS)
 def test_packed_attention_equals_one_device(
   num_heads, num_kv_heads, num_shards
@@ -128,6 +130,7 @@ def write(problem, mesh, implementation):
   return jax.block_until_ready(jax.jit(function)(**arrays))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('_, num_kv_heads, num_shards', HEADS)
 @pytest.mark.parametrize('implementation', ['reference', 'xla'])
 def test_commit_equals_one_device(_, num_kv_heads, num_shards, implementation):
@@ -172,7 +175,7 @@ def test_heads_that_do_not_share_out_are_refused():
     attend(arrays, named, mesh_of(4), 'xla')
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('num_kv_heads', [2, 1])
 def test_tpu_kernels_on_two_devices(num_kv_heads):
   mesh = mesh_of(2)

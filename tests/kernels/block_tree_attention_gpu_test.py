@@ -75,7 +75,7 @@ def lowered(arrays, named, **changes):
 # ------------------------------------------------------------ lowering, CUDA
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', [*ALL, *SIZES])
 def test_lowers_to_one_mosaic_kernel(name):
   arrays, named = attention_problem.make((ALL | SIZES)[name], dtype=BF16)

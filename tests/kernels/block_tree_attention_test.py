@@ -28,7 +28,7 @@ def run(arrays, named, implementation):
   return function(*arrays, **rest)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize('implementation', HERE)
 def test_equals_naive_softmax(case, implementation):

@@ -122,7 +122,7 @@ def in_order(all_cases):
   ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('case', in_order(cases.CASES + MORE))
 def test_equals_the_reference_and_reads_each_live_page_once(case):
   arrays, named = attention_problem.make(case)
@@ -157,6 +157,7 @@ def live_pages(case):
   return total
 
 
+@pytest.mark.slow
 def test_bfloat16_is_as_close_as_its_rounding():
   case = BY_NAME['window_and_sinks']
   arrays, named = attention_problem.make(case, dtype=jnp.bfloat16)
@@ -165,7 +166,7 @@ def test_bfloat16_is_as_close_as_its_rounding():
   np.testing.assert_allclose(got, want, atol=3e-2)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('when', ['on_wait', 'eager'])
 def test_small_blocks_and_tiles_give_the_same_whenever_copies_happen(when):
   case = BY_NAME['unequal_depth']

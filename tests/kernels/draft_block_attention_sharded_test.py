@@ -34,6 +34,7 @@ def make(num_heads, num_kv_heads, num_anchors=5):
   )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'num_heads, num_kv_heads, shape',
   [
@@ -131,6 +132,7 @@ def test_heads_of_a_shard_need_no_communication():
   assert 'all-gather' in text(None, 'model')
 
 
+@pytest.mark.slow
 def test_xla_spreads_the_rows_of_a_batch_by_itself():
   """Training shards rows without a `shard_map`: no row may be gathered."""
   arrays, named = make(4, 2)

@@ -20,7 +20,7 @@ def interpreted(problem):
     return jax.block_until_ready(got), record
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('case', cases.CASES, ids=lambda case: case.name)
 def test_equals_the_reference_without_races(case):
   problem = commit_problem.make(case)

@@ -38,7 +38,7 @@ def run(function, arrays, named, **static):
   return jax.jit(functools.partial(function, **static))(*arrays, **rest)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('name', CASES)
 @pytest.mark.parametrize('implementation', ['reference', 'xla'])
@@ -115,6 +115,7 @@ def test_pages_of_half_the_width_lose_nothing_more(implementation):
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_tpu_kernel_reads_them_too():
   arrays, named, want = halved('window_and_sinks')
   with tpu_interpreter.running():

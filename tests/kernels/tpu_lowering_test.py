@@ -47,6 +47,7 @@ def lowered(function, platform, *args, **named):
   )(*args, **named)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize('name, platform', PLATFORMS)
 def test_block_tree_attention_lowers(name, platform, dtype):

@@ -13,6 +13,7 @@ def run(world, script, *words, **environment):
   return world.run(serving.LAUNCH / script, *words, **environment)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'script, more', [('tpu_vm.sh', []), ('tpu_slice.sh', ['--all-hosts'])]
 )
@@ -24,6 +25,7 @@ def test_words_arrive_as_they_are(world, script, more):
   assert serving.flags(words[1:]).all_hosts == bool(more)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('script', ['tpu_vm.sh', 'tpu_slice.sh'])
 def test_second_call_makes_no_second_machine(world, script):
   for _ in range(2):
@@ -49,6 +51,7 @@ def test_slice_is_told_all_it_needs_on_all_hosts(world):
   assert args.all_hosts and args.rows == 64
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('script', ['tpu_vm.sh', 'tpu_slice.sh'])
 def test_status_is_that_of_the_program(world, script):
   world.says('statuses', 143)
@@ -109,12 +112,14 @@ def test_failure_of_the_program_itself_is_final(world):
   assert queue(world) == ['delete']
 
 
+@pytest.mark.slow
 def test_request_that_failed_is_made_again(world):
   world.says('states', 'FAILED', 'ABSENT', 'ACTIVE')
   assert run(world, 'queued.sh', 'name', 'train').returncode == 0
   assert queue(world) == ['delete', 'create', 'delete']
 
 
+@pytest.mark.slow
 def test_all_hosts_of_a_queued_slice_run_the_program(world):
   world.says('states', 'ABSENT', 'ACTIVE')
   done = run(world, 'queued.sh', 'name', *ODD, HOSTS='all', TYPE='v5p-16')

@@ -83,6 +83,7 @@ def test_renormalised_softmax_is_a_softmax_over_the_chosen():
   assert np.all(np.sum(moe.route(x, router, raw).weights, axis=-1) < 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('shape', [(1,), (9,), (2, 3, 4)])
 def test_sorted_experts_equal_every_expert_on_every_row(shape):
   arrays, x = _arrays(), _rows(*shape)
@@ -132,6 +133,7 @@ def test_scale_leaves_the_shared_expert_alone():
   )
 
 
+@pytest.mark.slow
 def test_every_array_but_the_bias_gets_a_gradient():
   layer = moe.Moe(CONFIG, _arrays())
   graph, params = nnx.split(layer)

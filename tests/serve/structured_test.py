@@ -277,6 +277,7 @@ def smollm2():
   return tokenizer.from_gguf(file.metadata, file.where)
 
 
+@pytest.mark.slow
 def test_embedded_tokenizer_may_spell_json_as_it_does(smollm2):
   pytest.importorskip('llguidance', reason=NEEDED)
   made = structured.Compiler(smollm2, smollm2.vocab_size)

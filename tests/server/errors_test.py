@@ -31,6 +31,7 @@ def error_of(response):
 CHAT = b'{"model":"fake","messages":[{"role":"user","content":"x"}]'
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
   'raw',
   [

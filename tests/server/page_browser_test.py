@@ -311,6 +311,7 @@ def test_nothing_is_wider_than_the_screen(browser, server, size):
     assert small == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('size', list(browsing.SIZES))
 def test_page_is_accessible(browser, server, size, scheme):

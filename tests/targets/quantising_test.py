@@ -46,6 +46,7 @@ def slow_but(*quick):
   ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('is_split', [False, True])
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('name', slow_but('llama', 'deepseek_v3'))
@@ -78,6 +79,7 @@ def test_on_a_mesh_they_lie_as_if_placed_later(name, is_split, monkeypatch):
   assert sharding.place(found, mesh) is found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('mesh', [None, 8])
 def test_host_memory_is_the_small_model_once(tmp_path, monkeypatch, mesh):
   monkeypatch.setattr(quantising, 'PIECE_BYTES', 1 << 16)
@@ -141,6 +143,7 @@ def test_pieces_are_small_and_whole_along_the_axis():
     assert len(list(quantising._pieces(box[1:], 0))) == 20
 
 
+@pytest.mark.slow
 def test_it_runs_in_bfloat16_over_a_cache_of_eight_bits():
   small = reading.read(
     reading_test.reader('llama'),

@@ -45,7 +45,7 @@ def assert_same(one, other, rtol=0.0):
       np.testing.assert_array_equal(value, other[path], err_msg=str(path))
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @pytest.mark.parametrize('is_split', [False, True])
 @pytest.mark.parametrize('name', goldens.NAMES)
 def test_the_arrays_are_those_of_the_files(name, is_split):

@@ -76,7 +76,7 @@ def outputs(target):
   return run(target, jnp.asarray(toy.prompts(2, 9)))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'num_devices, sizes, is_split',
   [

@@ -42,6 +42,7 @@ def check(back, claims):
   suite.check_confidence_depends_as_claimed()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'back, claims',
   [

@@ -40,7 +40,7 @@ def pieces_of(text, rng, num):
   return [rng.randrange(len(text) + 1) for _ in range(num)]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @WRITERS
 def test_any_cut_gives_what_the_whole_text_gives(writer):
   tools, write = samples.WRITERS[writer]
@@ -65,7 +65,7 @@ def test_any_cut_gives_what_the_whole_text_gives(writer):
   assert num_calls > 5 and num_marked > 1, (num_calls, num_marked)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @WRITERS
 def test_what_was_certain_once_stays(writer):
   tools, write = samples.WRITERS[writer]

@@ -197,6 +197,7 @@ def test_decoder_that_looks_further_is_refused(decoder, named):
     incremental.Detokenizer(tokenizer.Tokenizer(backend))
 
 
+@pytest.mark.slow
 def test_embedded_tokenizer_streams_what_it_decodes():
   tok, _ = vocabularies.smollm2()
   rng = random.Random(4)

@@ -181,6 +181,7 @@ def test_ten_examples_are_learnt_by_heart(tmp_path):
   assert rows[-1]['tokens_per_round'] > 2.5
 
 
+@pytest.mark.slow
 def test_run_stops_when_nothing_is_finite(whole, tmp_path):
   shutil.copy(whole / 'answers.jsonl', tmp_path)
   with pytest.raises(errors.UserError, match='not finite'):

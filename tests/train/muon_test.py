@@ -97,6 +97,7 @@ def updates():
   return random(1), step(CONFIG, random(0), random(1))
 
 
+@pytest.mark.slow
 def test_every_matrix_of_a_stack_and_of_a_fusion_goes_alone(updates):
   grads, got = updates
   assert set(got) == set(SHAPES)

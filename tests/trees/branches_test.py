@@ -130,6 +130,7 @@ def walk(draft, row, stream, *, keeps_all):
   return accepted
 
 
+@pytest.mark.slow
 def test_branches_never_accept_less_than_the_block_on_the_same_stream():
   rng = np.random.default_rng(4)
   gained = missed = 0

@@ -63,6 +63,7 @@ def heap(log_probs, count):
   return popped
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('kind', ['plain', 'ties', 'zeros', 'certain'])
 @pytest.mark.parametrize('num_nodes', [2, 5, 24])
 def test_beam_equals_the_heap(kind, num_nodes):

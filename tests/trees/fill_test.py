@@ -48,6 +48,7 @@ def filler(topology, how):
   return jax.jit(functools.partial(fill.from_marginals, topology, draws=how))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('how', draws.HOW)
 @pytest.mark.parametrize('temperature', [None, 0.0, 0.8])
 def test_filled_tree_has_the_shape_and_the_laws(how, temperature):
@@ -111,6 +112,7 @@ def test_growing_equals_filling_where_the_law_ignores_the_path(
     np.testing.assert_array_equal(grown.q.ids[:, inner], filled.q.ids[:, inner])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('drafter', [laws.by_slot, laws.by_scratch_row])
 def test_grown_laws_are_those_of_the_paths(drafter):
   topology = sequoia.build(ACCEPTANCE, 17, 4)
