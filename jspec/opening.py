@@ -128,18 +128,26 @@ def open_target(
     errors.UserError: unknown name or option, unreadable or unsupported model.
   """
   name, options = read_options(spec, 'target')
+  return dataclasses.replace(_find(name, show), **read_forms(options))
+
+
+def read_forms(options: Mapping[str, Any]) -> dict[str, str | None]:
+  """What the options of a target ask for, as fields of `OpenTarget`.
+
+  Raises:
+    errors.UserError: an option or a form that there is not.
+  """
   unknown = options.keys() - {'dtype', 'weights', 'cache'}
   if unknown:
     raise errors.UserError(
       f'{min(unknown)}: no option of a target; there are dtype, weights and'
       ' cache'
     )
-  dtype = reading.checked(options.get('dtype', OpenTarget.dtype))
-  weights = quantised.checked(options.get('weights'))
-  cache = forms.checked(options.get('cache'))
-  return dataclasses.replace(
-    _find(name, show), dtype=dtype, weights=weights, cache=cache
-  )
+  return {
+    'dtype': reading.checked(options.get('dtype', OpenTarget.dtype)),
+    'weights': quantised.checked(options.get('weights')),
+    'cache': forms.checked(options.get('cache')),
+  }
 
 
 def _find(spec, show):

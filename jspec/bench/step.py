@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: MIT
 """What one round costs, where the time goes, and how far the floor is.
 
-  floor      bytes of all weights a step reads / read rate of this machine
+  floor      the least time for one node of one row, see `bench.roofline`
   stack      the decoder stack's matmuls alone, no attention, nothing cached
   head       the LM head and the argmax over the vocabulary
   attention  score minus stack
   sampling   one decision of a row, for each way of sampling
 
-`compare` runs the same weights through `transformers` in the same process.
-Every figure is a median; only ratios of one run mean anything on a shared
-machine.
+Where attention is over latents, the stack is not told from attention. `compare`
+runs the same weights through `transformers` in the same process.
+Every figure is a median, but ratios to a floor are of the best seen, as both of
+its rates are: what else runs on the machine slows those less. Only ratios of
+one run mean anything on a shared machine.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import errors, tree
-from jspec.bench import programs, timing
+from jspec import tree
+from jspec.bench import programs, roofline, timing
 from jspec.decode import sampling
 from jspec.decode.verify import api as verify
 from jspec.nn import stack
@@ -43,29 +45,24 @@ def run(
   context: int,
   repeats: int,
   compare: bool = False,
+  samplers: Mapping[str, sampling.SamplingParams] = SAMPLERS,
   on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
   """Measures everything; see the module docstring.
 
   Args:
-    loaded: a `loading.LoadedTarget`.
+    loaded: a `loading.LoadedTarget` or a `random_target.RandomTarget`.
     drafter: who drafts, or None; its round is measured at one row.
     rows: rows of the grid.
     nodes: nodes a row of the grid.
     context: cached tokens in every row.
     repeats: timed repetitions of each figure.
     compare: also time `transformers`, which must be installed.
+    samplers: ways of sampling that are timed; they depend on the vocabulary
+      alone.
     on_progress: called with (figures done, figures in all).
-
-  Raises:
-    UserError: the target attends over latents.
   """
   model = loaded.model
-  if model.config.latent is not None:
-    raise errors.UserError(
-      f'{loaded.name} attends over latents, whose layers `bench step` cannot'
-      ' time without attention; use `jspec bench throughput`'
-    )
   total = len(rows) * len(nodes) + 6 + compare
   done = 0
 
@@ -76,20 +73,19 @@ def run(
       on_progress(done, total)
 
   result: dict[str, Any] = {'target': loaded.label, 'context': context}
-  # A step reads this and one row of the embedding. What is kept in two forms
-  # is read in one.
-  parts = (model.layers, model.final_norm, model.head)
-  weights = [np.asarray(leaf) for leaf in jax.tree.leaves(parts)]
-  num_bytes = sum(w.nbytes for w in weights)
-  rate = timing.read_rate(weights)
-  result['weight_bytes'] = num_bytes
-  result['read_gb_per_s'] = rate / 1e9
-  result['floor_ms'] = num_bytes / rate * 1e3
+  roof = roofline.measure(model, context)
+  result['weight_bytes'] = roof.held_bytes
+  result['read_bytes'] = roof.weight_bytes + roof.row_bytes
+  result['read_gb_per_s'] = roof.bytes_per_s / 1e9
+  result['gflop_per_s'] = roof.flop_per_s / 1e9
+  result['floor_ms'] = roof.seconds(1, 1) * 1e3
   tick()
-  plain, compile_s = _round_ms(model, None, context, repeats)
+  plain, best, compile_s = _round_ms(model, None, context, repeats)
   result['plain_round_ms'], result['compile_s'] = plain, compile_s
+  result['floor_ratio'] = best / result['floor_ms']
   tick()
-  result['stack_ms'] = _stack_ms(model, repeats)
+  is_latent = model.config.latent is not None
+  result['stack_ms'] = None if is_latent else _stack_ms(model, repeats)
   tick()
   result['head_ms'] = _head_ms(model, repeats)
   tick()
@@ -97,17 +93,21 @@ def run(
   tick()
   result['sampling_ms'] = {
     name: _sampling_ms(model, params, repeats)
-    for name, params in SAMPLERS.items()
+    for name, params in samplers.items()
   }
   tick()
   if drafter is not None:
-    result['drafter_round_ms'], _ = _round_ms(model, drafter, context, repeats)
+    result['drafter_round_ms'], _, _ = _round_ms(
+      model, drafter, context, repeats
+    )
     result['num_draft_tokens'] = drafter.num_draft_tokens
   result['verify_ms'] = []
   for num_rows in rows:
     for num_nodes in nodes:
-      ms = _verify_ms(model, num_rows, num_nodes, context, repeats)
-      result['verify_ms'].append(dict(rows=num_rows, nodes=num_nodes, ms=ms))
+      ms, best = _verify_ms(model, num_rows, num_nodes, context, repeats)
+      floor = roof.seconds(num_rows, num_nodes) * 1e3
+      cell = dict(rows=num_rows, nodes=num_nodes, ms=ms, floor_ms=floor)
+      result['verify_ms'].append(cell | {'floor_ratio': best / floor})
       tick()
   if compare:
     from jspec.bench import hf
@@ -123,21 +123,27 @@ def table(result: dict[str, Any]) -> str:
   """Renders the result for a terminal."""
   floor, plain = result['floor_ms'], result['plain_round_ms']
   rest = plain - result['score_ms'] - result['head_ms']
+  parts = [f'    layers   {result["score_ms"]:7.2f} ms']
+  if result['stack_ms'] is not None:
+    parts = [
+      f'    stack    {result["stack_ms"]:7.2f} ms',
+      f'    attention{result["score_ms"] - result["stack_ms"]:7.2f} ms',
+    ]
+  ways = [
+    f'{name} {ms:.2f} ms ({100 * ms / plain:.0f} %)'
+    for name, ms in result['sampling_ms'].items()
+  ]
   lines = [
     f'{result["target"]}, one row, {result["context"]} cached tokens',
-    f'  floor      {floor:7.2f} ms  ({result["weight_bytes"] / 1e6:.0f} MB at'
-    f' {result["read_gb_per_s"]:.1f} GB/s); a plain round reaches'
-    f' {100 * floor / plain:.0f} %',
-    f'  round      {plain:7.2f} ms, of which',
-    f'    stack    {result["stack_ms"]:7.2f} ms',
-    f'    attention{result["score_ms"] - result["stack_ms"]:7.2f} ms',
+    f'  floor      {floor:7.2f} ms  ({result["read_bytes"] / 1e6:.0f} MB at'
+    f' {result["read_gb_per_s"]:.1f} GB/s, or matmuls at'
+    f' {result["gflop_per_s"]:.0f} GFLOP/s)',
+    f'  round      {plain:7.2f} ms ({result["floor_ratio"]:.2f} times the floor'
+    ' at best), of which',
+    *parts,
     f'    head     {result["head_ms"]:7.2f} ms',
     f'    the rest {rest:7.2f} ms  (sampling, commit, bookkeeping)',
-    '  sampling   '
-    + ', '.join(
-      f'{name} {ms:.2f} ms ({100 * ms / plain:.0f} %)'
-      for name, ms in result['sampling_ms'].items()
-    ),
+    *(['  sampling   ' + ', '.join(ways)] if ways else []),
     f'  compile    {result["compile_s"]:7.2f} s a program; peak memory'
     f' {result["peak_memory_gb"]:.2f} GB',
   ]
@@ -152,19 +158,25 @@ def table(result: dict[str, Any]) -> str:
       f'  transformers {other["transformers_ms"]:.2f} ms a token, jspec in'
       f' turns {other["jspec_ms"]:.2f} ms: {other["ratio"]:.2f} times as fast'
     )
-  cells = {(c['rows'], c['nodes']): c['ms'] for c in result['verify_ms']}
-  rows = sorted({r for r, _ in cells})
-  nodes = sorted({n for _, n in cells})
-  lines.append('\nverify, ms   ' + ''.join(f'{n:>5} nodes' for n in nodes))
-  for r in rows:
-    values = ''.join(f'{cells[r, n]:11.1f}' for n in nodes)
-    lines.append(f'{r:>5} rows   {values}')
+  for title, digits, key in (
+    ('verify, ms   ', 1, 'ms'),
+    ('best / floor ', 2, 'floor_ratio'),
+  ):
+    cells = {(c['rows'], c['nodes']): c[key] for c in result['verify_ms']}
+    rows = sorted({r for r, _ in cells})
+    nodes = sorted({n for _, n in cells})
+    lines.append(f'\n{title}' + ''.join(f'{n:>5} nodes' for n in nodes))
+    for r in rows:
+      values = ''.join(f'{cells[r, n]:11.{digits}f}' for n in nodes)
+      lines.append(f'{r:>5} rows   {values}')
   return '\n'.join(lines)
 
 
 def _round_ms(model, drafter, context, repeats):
+  """Median and best of a round, and the seconds to compile it."""
   run_steps, compile_s = programs.rounds_program(model, drafter, context)
-  return timing.seconds(run_steps, repeats) / programs.STEPS * 1e3, compile_s
+  taken = np.array(timing.times(run_steps, repeats)) / programs.STEPS * 1e3
+  return float(np.median(taken)), float(taken.min()), compile_s
 
 
 def _score_ms(model, rows, nodes, context, repeats):
@@ -184,7 +196,11 @@ def _score_ms(model, rows, nodes, context, repeats):
 
 
 def _verify_ms(model, rows, nodes, context, repeats):
-  """Score, head and greedy acceptance; what a round costs but for drafting."""
+  """Score, head and greedy acceptance; what a round costs but for drafting.
+
+  Returns:
+    The median, and the best.
+  """
   cache = programs.filled_cache(model, rows, context)
   params = sampling.stack([sampling.SamplingParams()] * rows)
   num_steps = max(1, programs.STEPS // rows)
@@ -208,7 +224,8 @@ def _verify_ms(model, rows, nodes, context, repeats):
 
   tokens = jnp.ones((rows, nodes), jnp.int32)
   run_steps = functools.partial(steps, model, cache, tokens)
-  return timing.seconds(run_steps, repeats) / num_steps * 1e3
+  taken = np.array(timing.times(run_steps, repeats)) / num_steps * 1e3
+  return float(np.median(taken)), float(taken.min())
 
 
 def _score(model, cache, tokens):

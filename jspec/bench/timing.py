@@ -12,15 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def seconds(run: Callable[[], object], repeats: int) -> float:
-  """Median seconds of `run`, whose result is waited for; one warm-up."""
+def times(run: Callable[[], object], repeats: int) -> list[float]:
+  """Seconds of each `run`, whose result is waited for, behind a warm-up."""
   jax.block_until_ready(run())
   taken = []
   for _ in range(repeats):
     began = time.perf_counter()
     jax.block_until_ready(run())
     taken.append(time.perf_counter() - began)
-  return float(np.median(taken))
+  return taken
+
+
+def seconds(run: Callable[[], object], repeats: int) -> float:
+  """Their median."""
+  return float(np.median(times(run, repeats)))
 
 
 def in_turns(
@@ -53,11 +58,13 @@ def read_rate(arrays: list[np.ndarray], repeats: int = 5) -> float:
   """Bytes a second that all cores together read from memory; the best seen.
 
   Two ways of doing nothing but read: every core sums its own slice of every
-  array, and the largest matrix times a vector. Which one comes nearer to the
-  memory differs between machines; neither may be called the floor alone.
+  array, and the largest float32 matrix times a vector. Which one comes nearer
+  to the memory differs between machines; neither may be called the floor alone.
+  What is not float32 is summed as integers of its bytes: numpy sums those of
+  few bits slower than memory gives them.
   """
   num_threads = os.cpu_count() or 1
-  flat = [array.reshape(-1) for array in arrays]
+  flat = [_fast_to_sum(array.reshape(-1)) for array in arrays]
   slices = [
     [
       part
@@ -78,13 +85,23 @@ def read_rate(arrays: list[np.ndarray], repeats: int = 5) -> float:
       list(pool.map(read, slices))
       best = min(best, time.perf_counter() - began)
   summed = sum(array.nbytes for array in arrays) / best
-  matrix = max((a for a in arrays if a.ndim == 2), key=lambda a: a.nbytes)
+  matrices = [a for a in arrays if a.ndim == 2 and a.dtype == np.float32]
+  if not matrices:
+    return summed
+  matrix = max(matrices, key=lambda a: a.nbytes)
   vector, on_device = jnp.ones((1, matrix.shape[0])), jnp.asarray(matrix)
   product = jax.jit(lambda x, w: x @ w)
   fastest = min(
     seconds(lambda: product(vector, on_device), 1) for _ in range(4 * repeats)
   )
   return max(summed, matrix.nbytes / fastest)
+
+
+def _fast_to_sum(flat):
+  if flat.dtype == np.float32:
+    return flat
+  whole = flat.nbytes // 8 * 8 // flat.itemsize
+  return flat[:whole].view(np.int64)
 
 
 def peak_gb() -> float:

@@ -31,6 +31,8 @@ QUANTIZATIONS = (
   'Q5_K',
   'Q6_K',
 )
+# Numbers of a row for the package; sixteen such rows stay in a cache.
+_LONG_ROW = 1 << 13
 
 
 class GGUFFile:
@@ -99,7 +101,9 @@ class GGUFFile:
     tensor = self._tensors[name]
     rows, *rest = box
     shape = rows.stop - rows.start, *self.shape(name)[1:]
-    data = tensor.data[rows] if rest else tensor.data
+    # Slices of a memmap take numpy longer than what is done with them.
+    data = tensor.data.view(np.ndarray)
+    data = _in_long_rows(data[rows] if rest else data, math.prod(shape[1:]))
     values = gguf.quants.dequantize(data, tensor.tensor_type)
     if not rest:
       values, shape = values[rows], shape[:1]
@@ -109,3 +113,12 @@ class GGUFFile:
       )
     values = values.astype(np.float32, copy=False).reshape(shape)
     return values[(slice(None), *rest)]
+
+
+def _in_long_rows(data, width):
+  """The same bytes in fewer rows: the package works on 16 of them at once."""
+  count = data.shape[0]
+  together = max(1, min(count, _LONG_ROW // max(width, 1)))
+  while count % together:
+    together -= 1
+  return data.reshape(count // together, -1) if data.ndim == 2 else data

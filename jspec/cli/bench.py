@@ -23,10 +23,12 @@ def add(programs) -> None:
   step = actions.add_parser(
     'step',
     help='milliseconds of one round by rows and nodes',
-    description='Measures one round by rows and nodes, median of repeats.',
+    description='Measures one round by rows and nodes, median of repeats, and'
+    ' the least time that memory and matmuls of this machine allow.',
     allow_abbrev=False,
   )
   options.add_models(step, drafter='none')
+  _add_random(step)
   step.add_argument(
     '--rows', type=options.positives, default=(1, 4, 16, 64), metavar='N,N,...'
   )
@@ -86,6 +88,36 @@ def add(programs) -> None:
   train_bench.add(actions)
 
 
+def _add_random(parser) -> None:
+  """Adds the flags of a target without files."""
+  group = parser.add_argument_group(
+    'random weights',
+    'With --random-layers, --target may be a published shape such as qwen3_8b.'
+    ' Nothing is read: weights are random.',
+  )
+  for flag, text in (
+    ('--random-layers', 'so many layers of the shape, from both ends'),
+    ('--random-experts', 'so many experts in a layer (default: all)'),
+    ('--random-vocab', 'so many ids (default: all)'),
+  ):
+    group.add_argument(flag, type=options.positive, metavar='N', help=text)
+
+
+def _random(args):
+  """The target without files that the flags name, and no drafter."""
+  if args.drafter != 'none':
+    raise errors.UserError(
+      f'--drafter {args.drafter}: random weights have no drafter, leave it out'
+    )
+  from jspec.bench import random_target
+
+  with progress.Wait('drawing weights'):
+    target = random_target.load(
+      args.target, args.random_layers, args.random_experts, args.random_vocab
+    )
+  return target, None
+
+
 def run_kernels(args: argparse.Namespace) -> None:
   """Measures the operations and prints a table."""
   options.writable(args.json)
@@ -123,7 +155,15 @@ def run_step(args: argparse.Namespace) -> None:
   options.writable(args.json)
   from jspec.bench import step
 
-  loaded, drafter = options.models(args)
+  if args.random_layers is None:
+    if args.random_experts or args.random_vocab:
+      raise errors.UserError(
+        '--random-experts and --random-vocab cut a shape with random weights:'
+        ' give --random-layers'
+      )
+    loaded, drafter = options.models(args)
+  else:
+    loaded, drafter = _random(args)
   needed = args.context + max(args.nodes)
   if needed > loaded.model.max_len:
     raise errors.UserError(
@@ -140,6 +180,8 @@ def run_step(args: argparse.Namespace) -> None:
       context=args.context,
       repeats=args.repeats,
       compare=args.compare,
+      # A vocabulary that was cut says nothing of sampling.
+      samplers=step.SAMPLERS if args.random_layers is None else {},
       on_progress=wait.update,
     )
   print(step.table(result))

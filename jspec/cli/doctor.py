@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`jspec doctor CKPT`: what a drafter wants, and why acceptance may be low.
 
-`jspec doctor TARGET` says what a target was understood to be.
+`jspec doctor TARGET` says what a target was understood to be, and with
+--accuracy how far its forms in fewer bits are from floats.
 
 Codes: 0 nothing found, 1 something was found, 2 it cannot be read.
 """
@@ -19,8 +20,9 @@ def add(programs) -> None:
     help='say what a drafter or target is understood to be, and what is odd',
     description='Reads a drafter checkpoint of ours or of another project, says'
     ' what it is, and looks for reasons why few drafts would be accepted. Ends'
-    ' with 1 if there are any. Of a target it says what was understood; a layer'
-    ' that drafts inside of it is looked at with --layout.',
+    ' with 1 if there are any. Of a target it says what was understood, and'
+    ' with --accuracy how far weights and caches of fewer bits are from floats;'
+    ' a layer that drafts inside of it is looked at with --layout.',
     allow_abbrev=False,
   )
   parser.add_argument(
@@ -32,6 +34,12 @@ def add(programs) -> None:
     '--target',
     metavar='NAME|DIR|FILE.gguf|hf:ORG/NAME',
     help='also compare it with this target',
+  )
+  parser.add_argument(
+    '--accuracy',
+    action='store_true',
+    help='compare the form of a target that its options name, or every form,'
+    ' with floats; on --prompts, or the demo',
   )
   options.add_prompts(parser, default=None)
   parser.add_argument(
@@ -60,19 +68,25 @@ def add(programs) -> None:
 
 def run(args: argparse.Namespace) -> int:
   """Examines, compares, measures; prints what it found."""
-  if args.prompts and not args.target:
-    raise errors.UserError('--prompts measures with a target: give --target')
+  if args.prompts and not (args.target or args.accuracy):
+    raise errors.UserError(
+      '--prompts measures with a target: give --target, or --accuracy if'
+      f' {args.checkpoint} is the target'
+    )
   options.writable(args.json)
   extra = interchange.given(args.set)
   from jspec.doctor import examine, target_report
 
   if args.layout is None and target_report.is_target(args.checkpoint):
-    if args.target or args.prompts or args.set:
+    if args.target or args.set:
       raise errors.UserError(
-        f'{args.checkpoint} is a target: --target, --prompts and --set are for'
-        ' drafters'
+        f'{args.checkpoint} is a target: --target and --set are for drafters'
       )
-    return _show(target_report.examine(args.checkpoint), args.json)
+    return _target(args)
+  if args.accuracy:
+    raise errors.UserError(
+      f'{args.checkpoint} is no target: --accuracy is for targets'
+    )
   prompts = options.prompts(args.prompts, args.limit) if args.prompts else []
   params = options.sampling(args, ()) if prompts else None
   checkup = examine.examine(args.checkpoint, layout=args.layout, extra=extra)
@@ -95,11 +109,32 @@ def run(args: argparse.Namespace) -> int:
   return _show({**examine.result(checkup), 'measured': measured}, args.json)
 
 
+def _target(args) -> int:
+  """Examines a target and, where asked to, its forms."""
+  from jspec.doctor import target_report
+
+  result = target_report.examine(args.checkpoint)
+  if args.accuracy:
+    from jspec.doctor import accuracy
+
+    prompts = options.prompts(args.prompts or 'demo', args.limit)
+    params = options.sampling(args, ())
+    with progress.Wait('comparing forms', unit='forms') as wait:
+      result['accuracy'] = accuracy.measure(
+        args.checkpoint, prompts, params, args.rows, wait.update
+      )
+  return _show(result, args.json)
+
+
 def _show(result, path) -> int:
   """Prints and writes a result; the code of the program."""
   from jspec.doctor import report
 
   print(report.text(result))
+  if 'accuracy' in result:
+    from jspec.doctor import accuracy
+
+    print(f'\n{accuracy.text(result["accuracy"])}')
   if path is not None:
     options.write_json(path, options.with_provenance(result))
   return 1 if result['findings'] else 0

@@ -8,6 +8,7 @@ import pytest
 from jspec.bench import step
 from jspec.drafters import ngram
 from jspec.testing import toy
+from tests.targets import goldens
 
 
 @pytest.mark.slow
@@ -30,7 +31,9 @@ def test_every_figure_is_reported_when_run_on_a_toy():
   times = [result['plain_round_ms'], result['stack_ms'], result['head_ms']]
   assert min(times + list(result['sampling_ms'].values())) > 0
   text = step.table(result)
-  assert 'GB/s' in text and '4 nodes' in text
+  assert 'GB/s' in text and '4 nodes' in text and 'stack' in text
+  assert result['floor_ratio'] > 0
+  assert all(cell['floor_ratio'] > 0 for cell in result['verify_ms'])
 
 
 @pytest.mark.slow
@@ -47,3 +50,16 @@ def test_weight_bytes_leave_the_input_embedding_out():
   )
   total = c.num_layers * per_layer + c.width + c.width * c.vocab_size
   assert result['weight_bytes'] == 4 * total
+
+
+@pytest.mark.slow
+def test_a_target_with_latents_and_experts_is_measured_without_its_stack():
+  model = goldens.model('deepseek_v3')
+  loaded = types.SimpleNamespace(label='golden', model=model)
+  size = dict(rows=(1,), nodes=(1,), context=8, repeats=1)
+  result = step.run(loaded, None, samplers={}, **size)
+  assert result['stack_ms'] is None
+  assert result['floor_ratio'] > 0
+  text = step.table(result)
+  assert 'layers  ' in text and 'attention' not in text
+  assert 'sampling   ' not in text

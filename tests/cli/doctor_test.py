@@ -64,6 +64,7 @@ def test_what_cannot_be_read_is_code_2(refused, tmp_path):
 def test_bad_flags_are_refused(refused, checkpoint):
   prompts = ['--prompts', 'demo']
   assert 'give --target' in refused('doctor', checkpoint, *prompts)
+  assert 'no target' in refused('doctor', checkpoint, '--accuracy')
   assert 'KEY=VALUE' in refused('doctor', checkpoint, '--set', 'label_shift')
   assert '--layout' in refused('doctor', checkpoint, '--layout', 'ours')
 
@@ -80,3 +81,15 @@ def test_measured_acceptance_is_shown_by_depth(
   assert 'measured on 1 answers, label_shift 1' in out
   assert 'accepted if drafted, by depth  1: ' in out
   assert 'drafts of a round are accepted' in out
+
+
+@pytest.mark.slow
+def test_accuracy_of_a_form_is_shown_behind_the_facts(
+  capsys, decodes, target, tmp_path
+):
+  prompts = write(tmp_path / 'p.jsonl', {'id': 'a', 'turns': ['w5 w6']})
+  words = ['--accuracy', '--prompts', prompts, '--max-tokens', '8']
+  code, out = run(capsys, f'{target},weights=int8', *words)
+  assert code == 0
+  assert 'nothing found' in out
+  assert out.splitlines()[-1].startswith('weights=int8  ')
