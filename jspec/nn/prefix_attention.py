@@ -114,8 +114,19 @@ def _spread(q, k, v, context_k, context_v, first, end, own, scale):
 def _spans(limits, row_segments, segments):
   """First context row of every row's document, and the end of what it sees."""
   length = segments.shape[1]
-  index = jnp.arange(length, dtype=jnp.int32)
-  is_same = row_segments[..., None] == segments[:, None]
-  first = jnp.min(jnp.where(is_same, index, length), axis=-1)
-  last = jnp.max(jnp.where(is_same, index, -1), axis=-1)
+
+  def of_sequence(segments, row_segments):
+    # In ascending order of documents, rows of one as they lie: nothing here is
+    # of size rows x context.
+    order = jnp.argsort(segments, stable=True)
+    begin, stop = (
+      jnp.searchsorted(segments[order], row_segments, side=side, method='sort')
+      for side in ('left', 'right')
+    )
+    is_there = begin < stop
+    first = order[jnp.minimum(begin, length - 1)]
+    last = order[jnp.maximum(stop - 1, 0)]
+    return jnp.where(is_there, first, length), jnp.where(is_there, last, -1)
+
+  first, last = jax.vmap(of_sequence)(segments, row_segments)
   return first, jnp.minimum(limits, last + 1)

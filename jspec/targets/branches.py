@@ -15,8 +15,8 @@ proposal, at hundreds of anchors a sequence.
 import jax.numpy as jnp
 
 from jspec import errors
-from jspec.nn import dense_attention, prefix_attention
-from jspec.targets import transformer
+from jspec.nn import packed_attention, prefix_attention
+from jspec.targets import architecture, transformer
 from jspec.typing import Array, Float, Int
 
 
@@ -64,6 +64,9 @@ def score(
   causal = jnp.tril(jnp.ones((branch_len, branch_len), bool))
 
   scale = target.config.attention_scale
+  packed = packed_attention.of(
+    positions, segments, architecture.windows(target.config)
+  )
 
   def split(x):
     trunk, rest = x[:, :trunk_len], x[:, trunk_len:]
@@ -71,10 +74,9 @@ def score(
 
   def attend(window, layer_idx, q, k, v, sinks):
     del layer_idx, sinks
-    mask = dense_attention.visible(positions, segments, window)
     begins = None if window is None else index - window + 1
     (q, own_q), (k, own_k), (v, own_v) = split(q), split(k), split(v)
-    mixed = dense_attention.attend(q, k, v, mask, scale=scale)
+    mixed = packed(window, q, k, v, scale, None)
     own = prefix_attention.prefix_attention(
       own_q,
       own_k,

@@ -18,7 +18,7 @@ from jspec import packing as packing_lib
 from jspec.cache import forms, paged
 from jspec.kernels.block_tree_attention import api as api_attention
 from jspec.kernels.block_tree_attention import sharded as sharded_attention
-from jspec.nn import dense_attention, layers, moe, qarray, spread, stack, tiles
+from jspec.nn import layers, moe, packed_attention, qarray, spread, stack, tiles
 from jspec.targets import architecture, base, quantised
 from jspec.targets import layer as layer_lib
 from jspec.targets import looks as looks_lib
@@ -158,18 +158,13 @@ class Transformer(nnx.Module):
     taps: tuple[int, ...],
   ) -> tuple[Float[Array, 'B S D'], Float[Array, 'B S C D']]:
     """Runs whole sequences; token s sees its own segment up to itself."""
-    masks = {
-      window: dense_attention.visible(positions, segments, window)
-      for window in set(architecture.windows(self.config))
-    }
+    packed = packed_attention.of(
+      positions, segments, architecture.windows(self.config)
+    )
 
     def attend(window, layer_idx, q, k, v, sinks):
       del layer_idx
-      scale = self.config.attention_scale
-      k, v = spread.context(k), spread.context(v)
-      return dense_attention.attend(
-        q, k, v, masks[window], scale=scale, sinks=sinks
-      )
+      return packed(window, q, k, v, self.config.attention_scale, sinks)
 
     hidden, tapped, _, _ = self.run(
       tokens, positions, attend, taps, keep_rows=False

@@ -10,63 +10,33 @@ import json
 import os
 import pathlib
 import signal
-import socket
-import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import starting
+
 TIMEOUT_S = 300
 
 
 def start(num_processes, *what, devices=2, of=None):
   """Starts processes; `of` gives words to some alone, by id."""
-  with socket.create_server(('127.0.0.1', 0)) as probe:
-    port = probe.getsockname()[1]
-  flags = f'--xla_force_host_platform_device_count={devices}'
-  names = dict(
-    os.environ,
-    PYTHONPATH=str(ROOT),
-    XLA_FLAGS=flags,
-    JAX_PLATFORMS='cpu',
-    JAX_COMPILATION_CACHE_DIR='',
-    JAX_DISABLE_MOST_OPTIMIZATIONS='1',
-  )
-  return [
-    subprocess.Popen(
-      [
-        sys.executable,
-        '-m',
-        'tests.serve.processes',
-        f'127.0.0.1:{port}',
-        str(num_processes),
-        str(process),
-        *what,
-        *(of or {}).get(process, ()),
-      ],
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      cwd=ROOT,
-      env=names,
-    )
+  coordinator = starting.coordinator()
+  arguments = [
+    [
+      coordinator,
+      str(num_processes),
+      str(process),
+      *what,
+      *(of or {}).get(process, ()),
+    ]
     for process in range(num_processes)
   ]
+  return starting.start('tests.serve.processes', arguments, devices)
 
 
 def ended(started):
-  """What each printed, and its exit code; none of them stays behind."""
-  ends = time.monotonic() + TIMEOUT_S
-  try:
-    texts = [
-      one.communicate(timeout=max(ends - time.monotonic(), 0.1))[0]
-      for one in started
-    ]
-  finally:
-    for one in started:
-      one.kill()
-      one.wait()
-  return texts, [one.returncode for one in started]
+  """As `starting.ended`."""
+  return starting.ended(started, TIMEOUT_S)
 
 
 def said(text):

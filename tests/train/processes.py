@@ -12,12 +12,10 @@ import json
 import os
 import pathlib
 import signal
-import socket
-import subprocess
 import sys
-import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import starting
+
 TIMEOUT_S = 400
 
 
@@ -32,58 +30,30 @@ def start(folder, num_processes, num_devices, changes=None, what=None, of=None):
     what: by process, what else it does at a step.
     of: by process, further changes.
   """
-  with socket.create_server(('127.0.0.1', 0)) as probe:
-    port = probe.getsockname()[1]
-  count = num_devices // num_processes
-  names = dict(
-    os.environ,
-    PYTHONPATH=str(ROOT),
-    XLA_FLAGS=f'--xla_force_host_platform_device_count={count}',
-    JAX_PLATFORMS='cpu',
-    JAX_COMPILATION_CACHE_DIR='',
-    JAX_DISABLE_MOST_OPTIMIZATIONS='1',
-  )
   flags = []
   if num_processes > 1:
     flags = [
-      f'--coordinator=127.0.0.1:{port}',
+      f'--coordinator={starting.coordinator()}',
       f'--num-processes={num_processes}',
     ]
-  return [
-    subprocess.Popen(
-      [
-        sys.executable,
-        '-m',
-        'tests.train.processes',
-        str(folder),
-        json.dumps({**(changes or {}), **(of or {}).get(process, {})}),
-        (what or {}).get(process, 'run'),
-        *flags,
-        *([f'--process-id={process}'] if flags else []),
-      ],
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      cwd=ROOT,
-      env=names,
-    )
+  arguments = [
+    [
+      str(folder),
+      json.dumps({**(changes or {}), **(of or {}).get(process, {})}),
+      (what or {}).get(process, 'run'),
+      *flags,
+      *([f'--process-id={process}'] if flags else []),
+    ]
     for process in range(num_processes)
   ]
+  return starting.start(
+    'tests.train.processes', arguments, num_devices // num_processes
+  )
 
 
 def ended(started):
-  """What each printed, and its exit code; none of them stays behind."""
-  ends = time.monotonic() + TIMEOUT_S
-  try:
-    texts = [
-      one.communicate(timeout=max(ends - time.monotonic(), 0.1))[0]
-      for one in started
-    ]
-  finally:
-    for one in started:
-      one.kill()
-      one.wait()
-  return texts, [one.returncode for one in started]
+  """As `starting.ended`."""
+  return starting.ended(started, TIMEOUT_S)
 
 
 # --- in a process
