@@ -15,7 +15,9 @@ sees every row and stands outside weights and scale.
 Rows are sorted by expert and multiplied by `jax.lax.ragged_dot`, a matmul whose
 row groups have weights of their own: no capacity, no dropped row, work that
 follows rows x top_k. Where XLA has no such product (a CPU) it multiplies every
-row by every expert, masked.
+row by every expert, masked. In a loop over layers on a TPU the groups are those
+of all layers, empty but for one layer's, so that no layer's experts are copied
+out of the stack first (`nn.stack.Row`).
 """
 
 import dataclasses
@@ -29,7 +31,7 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
 from jspec import errors
-from jspec.nn import layers, qarray, spread
+from jspec.nn import layers, qarray, spread, stack
 from jspec.typing import Array, Float, Int
 
 SCORES = ('sigmoid', 'softmax')
@@ -149,8 +151,8 @@ class Moe(nnx.Module):
     # Of a mixture on a mesh; `targets.sharding` changes them.
     self.num_shards, self.mesh, self.axis = 1, None, None
     self.router = nnx.Param(arrays['router'])
-    self.experts_gate_up = nnx.Param(arrays['experts_gate_up'])
-    self.experts_down = nnx.Param(arrays['experts_down'])
+    self.experts_gate_up = stack.Whole(arrays['experts_gate_up'])
+    self.experts_down = stack.Whole(arrays['experts_down'])
     for name in _OPTIONAL:
       setattr(self, name, nnx.Param(arrays[name]) if name in arrays else None)
 
@@ -160,7 +162,7 @@ class Moe(nnx.Module):
     bias = None if self.expert_bias is None else self.expert_bias[...]
     shift = None if self.router_bias is None else self.router_bias[...]
     choice = route(x, self.router[...], config, bias, shift)
-    experts = [self.experts_gate_up[...], self.experts_down[...]]
+    experts = [self.experts_gate_up.get_value(), self.experts_down.get_value()]
     if config.has_biases:
       experts += [getattr(self, name)[...] for name in _BIASES]
     run = functools.partial(mix, activation=config.activation)
@@ -227,8 +229,8 @@ def _in_best_groups(ranked, config):
 def mix(
   x: Float[Array, '*batch D'],
   choice: Choice,
-  gate_up: Float[Array, 'E D F2'] | qarray.QArray,
-  down: Float[Array, 'E F D'] | qarray.QArray,
+  gate_up: Float[Array, 'E D F2'] | qarray.QArray | stack.Row,
+  down: Float[Array, 'E F D'] | qarray.QArray | stack.Row,
   gate_up_bias: Float[Array, 'E F2'] | None = None,
   down_bias: Float[Array, 'E D'] | None = None,
   *,
@@ -275,8 +277,19 @@ def mix(
 
 def _by_expert(rows, weight, sizes, expert):
   """Rows, sorted by expert, times the matrix of theirs."""
-  weight, scale = qarray.taken_apart(weight, rows.dtype)
-  out = jax.lax.ragged_dot(rows, weight, sizes)
+  scale = None
+  if isinstance(weight, stack.Row):
+    num_layers, num_experts, *matrix = weight.stacked.shape
+    start = (weight.index * num_experts,)
+    every = jnp.zeros((num_layers * num_experts,), sizes.dtype)
+    sizes = jax.lax.dynamic_update_slice(every, sizes, start)
+    weight = weight.stacked.reshape(-1, *matrix)
+  else:
+    weight, scale = qarray.taken_apart(weight, rows.dtype)
+  # Products of bfloat16 are exact in any precision; where 'highest' is asked
+  # for, XLA's kernel for TPUs does not compile for them (libtpu 0.0.42).
+  precision = jax.lax.Precision.DEFAULT if rows.dtype == jnp.bfloat16 else None
+  out = jax.lax.ragged_dot(rows, weight, sizes, precision=precision)
   return qarray.scaled(out, None if scale is None else scale[expert, 0])
 
 
@@ -286,7 +299,7 @@ def on_mesh(
   axis: str | None,
   x: Float[Array, '*batch D'],
   choice: Choice,
-  *experts: qarray.Weight,
+  *experts: qarray.Weight | stack.Row,
   rows: tuple = (),
 ) -> Float[Array, '*batch D']:
   """`mix` with the experts shared out over a mesh axis.
@@ -328,11 +341,16 @@ def on_mesh(
       return jax.lax.psum_scatter(out, axis, scatter_dimension=0, tiled=True)
     return jax.lax.psum(out, axis)
 
-  batch, spread_out = PartitionSpec(*rows), PartitionSpec(axis)
+  def lies(weight):
+    if isinstance(weight, stack.Row):
+      return stack.Row(PartitionSpec(None, axis), PartitionSpec())
+    return PartitionSpec(axis)
+
+  batch = PartitionSpec(*rows)
   return jax.shard_map(
     local,
     mesh=mesh,
-    in_specs=(batch, batch, *[spread_out] * len(experts)),
+    in_specs=(batch, batch, *map(lies, experts)),
     out_specs=batch,
     check_vma=False,
   )(x, choice, *experts)

@@ -12,8 +12,15 @@ the weights depends on where it runs:
   mixed    groups of layers of equal shape, each stacked, for a model whose
            layers are of several kinds (gated MLPs and experts); the loop
            branches on the kind, so one layer of each is compiled.
+
+A TPU's compiler fuses no slice into the kernel of `jax.lax.ragged_dot`: all
+experts of a layer would be copied in every turn of the loop, and few of them
+read. So they are `Whole`: stacked arrays that reach their layer uncut, with its
+number (`Row`). Not where a step gathers each layer's weights from a mesh
+(`spread`), which makes the copy anyway.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +28,32 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jspec.nn import spread
+from jspec.kernels import choose
+from jspec.nn import qarray, spread
 from jspec.typing import Array, Int
+
+
+class Whole(nnx.Param):
+  """Stacked arrays that a loop for TPUs hands to its layers as a `Row`."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A layer's part of a stacked array, not cut out of it.
+
+  Attributes:
+    stacked: of all layers; or what JAX puts in its place, a spec.
+    index: number of the layer; likewise.
+  """
+
+  stacked: Any
+  index: Any
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    """Of the part."""
+    return self.stacked.shape[1:]
 
 
 class Mixed(nnx.Module):
@@ -79,8 +110,19 @@ def apply(
       jnp.asarray(layers.rows)[index],
     )
     return jax.lax.switch(kind, branches, row, *args)
-  one = jax.tree.map(
-    lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False),
-    layers,
-  )
+  reads_whole = choose.machine()[0] == 'tpu' and spread.now() is None
+
+  def is_whole(node):
+    # Weights of eight bits are widened first: of one layer, then.
+    is_plain = isinstance(node, Whole) and not isinstance(
+      node.get_value(), qarray.QArray
+    )
+    return reads_whole and is_plain
+
+  def part(node):
+    if is_whole(node):
+      return node.replace(Row(node.get_value(), index))
+    return jax.lax.dynamic_index_in_dim(node, index, keepdims=False)
+
+  one = jax.tree.map(part, layers, is_leaf=is_whole)
   return function(spread.weights(one), *args)

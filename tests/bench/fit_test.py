@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from jspec import errors, opening, slices
 from jspec.bench import fit, fit_programs
+from jspec.nn import moe
 from jspec.targets import families, reading, sharding
 from jspec.testing import toy
 
@@ -135,6 +136,14 @@ def test_floor_counts_a_window_as_far_as_it_sees():
   # Of 24 tokens in three layers, 12 are seen.
   seen = fit_programs.floor_bytes(some, mesh, LOAD) - weights
   assert seen == pages // 2
+
+
+def test_experts_of_other_layers_are_not_read():
+  experts = moe.MoeConfig(width=32, num_experts=8, top_k=3, ff_width=12)
+  config = toy.target(experts=experts, **EVEN).config
+  target = reading.abstract(config, dtype='bfloat16', mesh=mesh_of(2))
+  # Two of three layers, four experts of 3 x 32 x 12 numbers on each device.
+  assert fit.unread_bytes(target) == 2 * 4 * 3 * 32 * 12 * 2
 
 
 def test_shapes_are_known_by_name_and_others_listed():

@@ -47,8 +47,8 @@ def test_a_target_on_a_slice_that_holds_it(tmp_path):
 
 
 def test_a_target_on_a_slice_that_is_too_small():
-  done = fit('--target', 'qwen3_30b_a3b', '--topology', 'v5e:2x2')
+  done = fit('--target', 'hy3_295b_a21b', '--topology', 'v5e:2x2')
   assert done.returncode == 2
-  assert done.stderr.startswith('error: qwen3_30b_a3b: decode needs ')
+  assert done.stderr.startswith('error: hy3_295b_a21b needs ')
   assert 'on every device of v5e:2x2, which has 16.91 GB' in done.stderr
   assert done.stderr.count('\n') == 1
