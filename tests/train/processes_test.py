@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Real processes train together, over gloo on this machine."""
 
+import re
 import time
 
 import numpy as np
@@ -84,7 +85,8 @@ def test_a_run_goes_on_when_a_process_was_lost(alone, tmp_path, lost):
     losses(folder), alone[: len(losses(folder))], rtol=1e-5
   )
   texts = run(folder, 4, 4, ONLINE | dict(mesh__preset='dp'))
-  assert 'resumed from step 4' in texts[0]
+  # The save of step 4 may not have come to its end.
+  assert re.search(r'resumed from step [24]\n', texts[0]), texts[0]
   np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
 
 
