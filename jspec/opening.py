@@ -128,7 +128,8 @@ def open_target(
     errors.UserError: unknown name or option, unreadable or unsupported model.
   """
   name, options = read_options(spec, 'target')
-  return dataclasses.replace(_find(name, show), **read_forms(options))
+  asked = read_forms(options)  # First: finding may download.
+  return dataclasses.replace(_find(name, show), **asked)
 
 
 def read_forms(options: Mapping[str, Any]) -> dict[str, str | None]:

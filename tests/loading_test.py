@@ -140,6 +140,12 @@ def test_unknown_target_is_refused(spec, named):
     loading.load_target(spec, progress=False)
 
 
+def test_options_are_read_before_anything_is_fetched(monkeypatch):
+  monkeypatch.setattr(embedded, 'path', lambda show: pytest.fail('fetched'))
+  with pytest.raises(errors.UserError, match='bits: no option'):
+    loading.load_target(f'{embedded.NAME},bits=8', progress=False)
+
+
 def test_folder_without_a_model_is_refused(tmp_path):
   with pytest.raises(errors.UserError, match='no config.json'):
     loading.load_target(str(tmp_path), progress=False)
