@@ -117,4 +117,4 @@ def test_processes_with_other_configs_are_refused(tmp_path):
 def test_several_processes_do_not_fill_a_store(tmp_path):
   texts, codes = processes.ended(processes.start(folder_of(tmp_path), 2, 2))
   assert codes == [2, 2], '\n'.join(texts)
-  assert '--capture-only' in texts[0]
+  assert 'run `jspec capture` with this config' in texts[0]
