@@ -55,7 +55,8 @@ def test_all_are_told_of_one_that_is_gone(tied):
 
 
 def test_the_loss_of_the_first_is_noticed_by_the_others(tied):
-  _, missed, pairs = tied(3)
+  lines, missed, pairs = tied(3)
+  lines[0]._is_over.set()  # Whoever is gone says nothing of the others.
   for ours, _ in pairs.values():
     cut(ours)
   assert missed[1].get(timeout=SOON) == missed[2].get(timeout=SOON) == 0
