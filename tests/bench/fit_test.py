@@ -40,6 +40,7 @@ def toys(monkeypatch):
   return run
 
 
+@pytest.mark.slow
 def test_every_program_is_compiled_and_counted(toys):
   found = toys()
   assert list(found['programs']) == ['decode', 'verify', 'prefill']
@@ -81,6 +82,7 @@ def test_sizes_that_do_not_share_out_are_refused(toys):
     toys(ff_width=63)
 
 
+@pytest.mark.slow
 def test_programs_do_what_they_are_named_for(monkeypatch):
   monkeypatch.setattr(fit_programs, 'DTYPE', 'float32')
   mesh, whole = mesh_of(2), toy.target(**EVEN)

@@ -22,6 +22,7 @@ def made(tmp_path_factory):
   return config, tiny.loaded()
 
 
+@pytest.mark.slow
 def test_matmuls_of_the_parts_are_those_of_the_step(made):
   config, loaded = made
   setup = train_setup.prepared(config, loaded)

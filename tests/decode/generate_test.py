@@ -115,7 +115,7 @@ def test_plain_decoding_is_greedy_decoding(target, plain):
   assert out.num_drafted == out.num_accepted == []
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('num_right', [0, 2, K])
 def test_tokens_do_not_depend_on_drafts_rows_or_pages(
   plain, with_oracle, right, num_right

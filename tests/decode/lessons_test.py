@@ -159,14 +159,10 @@ def begun(target):
   return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('rule', 'sizes'),
-  [
-    ('walk', PACKED),
-    pytest.param('walk', WHOLE, marks=pytest.mark.slow),
-    ('token', WHOLE),
-    pytest.param('token', PACKED, marks=pytest.mark.slow),
-  ],
+  [('walk', PACKED), ('walk', WHOLE), ('token', WHOLE), ('token', PACKED)],
 )
 def test_lessons_are_those_of_whole_passes(target, encode, begun, rule, sizes):
   drafter, state = begun[rule]

@@ -159,6 +159,7 @@ def test_draw_is_the_inverse_cdf(vocab):
   np.testing.assert_array_equal(counts, w)
 
 
+@pytest.mark.slow
 def test_sample_has_the_right_frequencies():
   num, vocab = 40_000, 200
   rng = np.random.default_rng(0)

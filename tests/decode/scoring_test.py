@@ -103,18 +103,10 @@ def score(target, state, draft, sizes, rule='walk'):
   return run(target, state, draft)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('temperature', [0.0, 0.9])
 @pytest.mark.parametrize(
-  'temperature', [pytest.param(0.0, marks=pytest.mark.slow), 0.9]
-)
-@pytest.mark.parametrize(
-  'counts',
-  [
-    (6, 1, 3, 6),
-    *(
-      pytest.param(counts, marks=pytest.mark.slow)
-      for counts in ((1, 1, 3, 6), (2, 6, 6, 1), (1, 4, 1, 1))
-    ),
-  ],
+  'counts', [(6, 1, 3, 6), (1, 1, 3, 6), (2, 6, 6, 1), (1, 4, 1, 1)]
 )
 def test_packed_nodes_score_and_accept_as_whole_rows_do(
   target, counts, temperature

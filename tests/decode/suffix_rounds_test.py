@@ -54,6 +54,7 @@ def decoding(request, target):
   return make(target, drafter), drafter.host
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_plain_decoding(decoding, plain):
   decoder, host = decoding
   # Seven requests replace each other on three rows, twice.

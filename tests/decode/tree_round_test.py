@@ -93,6 +93,7 @@ def tokens(outputs):
   return [output.tokens for output in outputs]
 
 
+@pytest.mark.slow
 def test_a_path_through_a_tree_is_accepted_whole(plain, known):
   got = known.generate(prompts(), greedy())
   assert tokens(got) == tokens(plain.generate(prompts(), greedy()))

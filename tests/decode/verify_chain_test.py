@@ -178,6 +178,7 @@ def test_r1_equals_plain_decoding_whatever_is_drafted(drafts):
     assert accepted >= rows * length * (nodes - 1) // nodes
 
 
+@pytest.mark.slow
 def test_accept_of_a_row_does_not_depend_on_its_neighbours():
   rng = np.random.default_rng(1)
   rows, nodes = ROWS, NODES

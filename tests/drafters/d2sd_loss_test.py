@@ -138,7 +138,7 @@ def test_an_offset_is_the_loss_of_the_rest_of_the_block():
     assert whole['num_blocks'] == 0 < part['num_blocks']
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('label_shift', [0, 1])
 def test_loss_is_that_of_the_slots_behind_the_prefix(target, label_shift):
   """By hand: labels, weights from the first new slot, the run's end."""

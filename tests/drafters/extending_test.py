@@ -80,7 +80,7 @@ def propose(drafter, num_rows):
   return jax.jit(lambda d: d.propose(None, table, anchor, None, None))(drafter)
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('block', [1, 3, 10])
 @pytest.mark.parametrize('alpha', [2.2, 4.0])
 def test_rows_go_as_far_as_the_listing(block, alpha):

@@ -322,6 +322,7 @@ def test_a_member_runs_only_for_rows_that_chose_it(choice, num_rows, ran):
   assert set(_RAN) == ran
 
 
+@pytest.mark.slow
 def test_one_row_chooses_anew_and_the_others_stay(mixture):
   state = fresh(mixture)
   np.testing.assert_array_equal(state.choice, [0, 0, 0, 0])

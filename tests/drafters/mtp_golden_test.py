@@ -166,10 +166,8 @@ def test_training_forward_equals_the_reference(name, on_policy):
   )
 
 
-@pytest.mark.parametrize(
-  'name',
-  [NAMES[0], *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES[1:])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', NAMES)
 def test_loss_terms_equal_the_reference(name):
   drafter, golden = _load(name)
   batch, _ = _batch()

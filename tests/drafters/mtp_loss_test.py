@@ -46,6 +46,7 @@ def _loss(drafter, batch):
   return drafter.loss(batch, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_labels_are_the_ones_of_the_table(target):
   batch = _batch(target)
   labels = mtp_loss.labels(batch, None, 3)

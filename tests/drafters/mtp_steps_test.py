@@ -31,6 +31,7 @@ def _batch(target):
   )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('on_policy', [False, True])
 def test_a_row_alone_equals_the_row_among_all(target, on_policy):
   drafter = small_mtp.drafter(target, loss={'on_policy': on_policy})

@@ -63,6 +63,7 @@ def _moved(drafter, batch, name, value):
   return np.abs(after - before).max(-1) > 1e-5
 
 
+@pytest.mark.slow
 def test_state_moves_its_own_and_later_rows_of_its_document(target, forced):
   batch = small_mtp.batch(target, PACKED)
   for at in (3, 10):
@@ -129,9 +130,10 @@ _REDUCED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'changes',
-  [{}, pytest.param(_REDUCED, marks=pytest.mark.slow)],
+  [{}, _REDUCED],
   ids=['dense', 'experts_reduced_other_way'],
 )
 def test_training_on_policy_is_what_decoding_does(target, monkeypatch, changes):
@@ -241,6 +243,7 @@ def test_garbage_weights_change_no_token(target, prompts, plain, changes):
   assert _decode(target, drafter, prompts) == plain
 
 
+@pytest.mark.slow
 def test_one_sample_can_be_learnt(target):
   """By the data's labels, while later steps embed its own drafts."""
   drafter = small_mtp.drafter(

@@ -82,6 +82,7 @@ def test_node_sees_the_committed_rows_and_its_ancestors():
       np.testing.assert_allclose(got[b, node], want, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_rows_nobody_names_do_not_count():
   rng = np.random.default_rng(1)
   pages = paged.init_pages(1, 2, 4, K, H)

@@ -42,6 +42,7 @@ def _starts(slots, tokens):
   )
 
 
+@pytest.mark.slow
 def test_training_equals_decoding_with_a_cache(target):
   """Both blocks, from every row, behind every slot."""
   drafter = specblock_toy.drafter(target, loss={'num_blocks': 2})
@@ -91,6 +92,7 @@ def test_published_training_sees_what_decoding_has_not(target, drafter):
   assert moved[1:, 1:].all()
 
 
+@pytest.mark.slow
 def test_chosen_rows_are_computed_as_among_all(target, drafter):
   batch = specblock_toy.batch(target)
   whole = _states(drafter, batch, specblock_toy.draws())

@@ -129,6 +129,7 @@ def test_grown_tree_holds_the_chain(drafter, prefilled):
       assert draft.num_nodes[row] < 101, 'the tree was cut: nothing is shown'
 
 
+@pytest.mark.slow
 def test_widths_of_one_are_the_chain(drafter, prefilled):
   state, table, anchor = prefilled
   given = (state, table, anchor, None, None)
@@ -224,6 +225,7 @@ def test_fresh_shift_does_nothing_and_then_learns(target):
   assert np.abs(left).max() > 0.1
 
 
+@pytest.mark.slow
 def test_long_chunks_are_committed_in_several_passes(
   target, drafter, prefilled
 ):

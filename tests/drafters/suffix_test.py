@@ -49,7 +49,7 @@ def test_repetition_is_copied():
   assert fresh([1]) == []
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('tree_size', [0, 6])
 def test_draft_is_a_function_of_the_text_alone(tree_size):
   options = {'tree_size': tree_size, 'max_depth': 12}

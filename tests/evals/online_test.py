@@ -42,6 +42,7 @@ def known(loaded, num_right):
   return drafters.Known(loaded.model, K, num_right)
 
 
+@pytest.mark.slow
 def test_numbers_follow_the_weights_and_nothing_compiles_again(loaded):
   evaluate = make(loaded)
   with compiles.counted(forget=False) as first:

@@ -15,6 +15,7 @@ def target():
   return toy.target(max_len=128)
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_a_whole_pass(target):
   score = rescore.Rescore(target, num_nodes=5, max_len=128)
   text = toy.prompts(1, 100)[0]

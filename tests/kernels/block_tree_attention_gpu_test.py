@@ -138,9 +138,8 @@ def test_bfloat16_is_as_close_as_its_rounding():
   expect_naive(interpreted(arrays, named), arrays, named, atol=3e-2)
 
 
-@pytest.mark.parametrize(
-  'num_shares', [3, pytest.param(7, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('num_shares', [3, 7])
 def test_shares_of_a_context_merge_to_the_whole(num_shares, monkeypatch):
   case = dataclasses.replace(
     PAGES, lengths=(1, 64, 300), page_size=16, pages_per_row=19
@@ -166,6 +165,7 @@ def test_shares_fill_the_device_and_are_worth_their_merge():
   assert gpu._num_shares(1, 16) == 1
 
 
+@pytest.mark.slow
 def test_a_node_outside_the_ancestors_has_no_influence():
   arrays, named = attention_problem.make(ALL['empty_prefix'], dtype=jnp.float16)
   q, k, v, *pools = arrays

@@ -179,6 +179,7 @@ def test_small_blocks_and_tiles_give_the_same_whenever_copies_happen(when):
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_wrong_ancestor_word_shows():
   arrays, named = attention_problem.make(BY_NAME['tree_two_words'])
   words = named['ancestors']
@@ -192,6 +193,7 @@ def test_a_wrong_ancestor_word_shows():
   )
 
 
+@pytest.mark.slow
 def test_garbage_in_the_last_page_leaks_from_a_kernel_that_keeps_it():
   arrays, named = attention_problem.make(BY_NAME['chain_ragged'])
   with mock.patch.object(tpu_kernel, 'blank', lambda values, is_live: values):

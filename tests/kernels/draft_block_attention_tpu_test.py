@@ -75,6 +75,7 @@ def test_equals_the_reference_for_every_case(case):
     np.testing.assert_allclose(x, y, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_blocks_that_no_anchor_sees_are_not_visited():
   case = dataclasses.replace(SMALL, num_documents=1, window=20)
   arrays, named = problem.make(case)

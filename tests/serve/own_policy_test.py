@@ -52,7 +52,7 @@ def plan(own, policy):
   return launch._plan(draft, state, inputs, POLICIES, prior).tolist()
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'own, policy, counts',
   [

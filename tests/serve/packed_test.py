@@ -36,6 +36,7 @@ def same(got, want):
     np.testing.assert_array_equal(np.asarray(a), b)
 
 
+@pytest.mark.slow
 def test_trees_go_there_and_back():
   for seed in range(20):
     want = tree(np.random.default_rng(seed))

@@ -85,6 +85,7 @@ def test_schema_describes_every_path(server):
   assert {'messages', 'tools', 'speculative', 'logit_bias'} <= set(fields)
 
 
+@pytest.mark.slow
 def test_few_examples_find_no_500(server):
   assert set(run(server, FEW)) == PATHS
 

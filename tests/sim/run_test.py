@@ -161,6 +161,7 @@ def test_oracle_knows_what_else_a_round_takes():
   assert here.run('oracle').tokens_per_s > here.run('static').tokens_per_s
 
 
+@pytest.mark.slow
 def test_confidence_helps_where_it_tells_something():
   def gain(domain, **options):
     where = small.machine(base_s=1.0, node_s=0.2, block=8)

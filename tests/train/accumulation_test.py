@@ -85,14 +85,9 @@ def one_step(name, num_micro_batches):
   return state.params, after.params, jax.device_get(metrics)
 
 
-@pytest.mark.parametrize('num', [pytest.param(2, marks=pytest.mark.slow), 8])
-@pytest.mark.parametrize(
-  'name',
-  [
-    'dflash',
-    *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != 'dflash'),
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('num', [2, 8])
+@pytest.mark.parametrize('name', CASES)
 def test_step_is_the_same_however_rows_are_cut(name, num):
   before, whole, metrics = one_step(name, 1)
   _, cut, of_cut = one_step(name, num)

@@ -52,6 +52,7 @@ OPTIM = {
 }
 
 
+@pytest.mark.slow
 def test_best_is_where_most_is_accepted_though_the_loss_falls_on(tmp_path):
   messages = []
   out = tiny.train(

@@ -52,6 +52,7 @@ def stored(loaded, folder, found, num_rows):
   return [store[number]['taps'] for number in range(len(found))]
 
 
+@pytest.mark.slow
 def test_alone_in_batches_and_again_it_is_the_same(tmp_path):
   loaded, found = tiny.loaded(), documents()
   with jax.default_matmul_precision('highest'):

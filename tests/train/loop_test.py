@@ -85,6 +85,7 @@ def test_a_run_goes_on_from_the_drafter_of_another(whole, tmp_path):
     np.testing.assert_allclose(got, want, rtol=2**-6, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_what_an_evaluation_finds_has_names_of_its_own(whole, tmp_path):
   shutil.copy(whole / 'answers.jsonl', tmp_path)
   weights = []
