@@ -60,7 +60,7 @@ class OptimConfig:
   beta2: float = 0.95
   momentum: float = 0.95
   ema_decay: float = 0.0
-  no_decay: str = r'norm|bias|fusion\.mix|conv_base'
+  no_decay: str = r'norm|bias|fusion\.mix|conv_base|router'
   others: str = (
     r'norm|bias|fusion\.mix|conv|(^|\.)head$|embed|markov|router|queries'
     r'|selector\.(prev|next)|rank_|confidence'

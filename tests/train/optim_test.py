@@ -16,6 +16,7 @@ PARAMS = {
   'layers.kv': jnp.linspace(-1, 1, 32).reshape(2, 4, 4),
   'fusion.mix': jnp.ones((2, 2)),
   'fusion.gate': jnp.ones((4,)),
+  'experts.router': jnp.ones((4, 3)),
   'token_head.mix_bias': jnp.ones((2, 4)),
 }
 
