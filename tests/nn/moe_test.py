@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import Mesh
 
 from jspec import errors
-from jspec.nn import layers, moe
+from jspec.nn import experts, layers, moe
 
 CONFIG = moe.MoeConfig(
   width=6,
@@ -93,8 +92,8 @@ def test_sorted_experts_equal_every_expert_on_every_row(shape):
   crowded = choice._replace(experts=jnp.zeros_like(choice.experts) + 3)
   for taken in (choice, crowded):
     np.testing.assert_allclose(
-      moe.mix(x, taken, *weights),
-      moe.mix_reference(x, taken, *weights),
+      experts.mix(x, taken, *weights),
+      experts.mix_reference(x, taken, *weights),
       rtol=1e-5,
       atol=1e-5,
     )
@@ -111,7 +110,7 @@ def test_gradients_equal_the_references():
   operands = (x, *(arrays[name] for name in names))
   grads = [
     jax.grad(loss, argnums=(1, 2, 3, 4))(mix, *operands)
-    for mix in (moe.mix, moe.mix_reference)
+    for mix in (experts.mix, experts.mix_reference)
   ]
   for got, want in zip(*grads, strict=True):
     assert np.abs(want).max() > 1e-2
@@ -172,33 +171,18 @@ def test_biases_and_clamped_gates_follow_the_reference():
   choice = moe.route(
     x, arrays['router'], config, arrays['expert_bias'], arrays['router_bias']
   )
-  experts = [
+  named = [
     arrays['experts_' + name]
     for name in ('gate_up', 'down', 'gate_up_bias', 'down_bias')
   ]
-  want = moe.mix_reference(x, choice, *experts, activation='clamped_swiglu')
+  want = experts.mix_reference(x, choice, *named, activation='clamped_swiglu')
   np.testing.assert_allclose(layer(x), want, rtol=1e-4, atol=1e-3)
   for wrong in (
-    moe.mix_reference(x, choice, *experts),
-    moe.mix_reference(x, choice, *experts[:2], activation='clamped_swiglu'),
+    experts.mix_reference(x, choice, *named),
+    experts.mix_reference(x, choice, *named[:2], activation='clamped_swiglu'),
   ):
     assert np.abs(layer(x) - wrong).max() > 0.1
   # By hand, one gate above the clamp and one up-projection below it.
   got = layers.clamped_swiglu(jnp.array([9.0, 1.0]), jnp.array([1.0, -8.0]))
   want = [7 * 2 / (1 + np.exp(-7 * 1.702)), -6 / (1 + np.exp(-1.702))]
   np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
-def test_experts_on_a_mesh_add_up_to_all_of_them():
-  config = dataclasses.replace(CONFIG, num_experts=8, has_biases=True)
-  arrays = _arrays(config)
-  x = _rows(3, 5)
-  layer = moe.Moe(config, arrays)
-  want = layer(x)
-  layer.mesh, layer.axis = (
-    Mesh(np.array(jax.devices()[:4]), ('model',)),
-    'model',
-  )
-  np.testing.assert_allclose(
-    jax.jit(lambda x: layer(x))(x), want, rtol=1e-4, atol=1e-4
-  )

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jspec.nn import fused, layers, moe, qarray, tiles
+from jspec.nn import experts, fused, layers, qarray, tiles
 
 FORMS = qarray.FORMS
 
@@ -80,18 +80,18 @@ def test_experts_have_scales_of_their_own(form):
   )
   x = jax.random.normal(jax.random.key(0), (9, width))
   keys = jax.random.split(jax.random.key(1))
-  choice = moe.Choice(
+  choice = experts.Choice(
     jax.random.randint(keys[0], (9, 2), 0, num_experts),
     jax.random.uniform(keys[1], (9, 2)),
   )
-  expected = moe.mix_reference(
+  expected = experts.mix_reference(
     x, choice, qarray.dequantised(gate_up), qarray.dequantised(down)
   )
   top = float(jnp.max(jnp.abs(expected)))
-  got = moe.mix(x, choice, gate_up, down)
+  got = experts.mix(x, choice, gate_up, down)
   np.testing.assert_allclose(got, expected, atol=1e-5 * top)
   swapped = qarray.QArray(down.values, down.scale[::-1])
-  wrong = moe.mix(x, choice, gate_up, swapped)
+  wrong = experts.mix(x, choice, gate_up, swapped)
   assert not np.allclose(wrong, expected, atol=1e-2 * top)
 
 

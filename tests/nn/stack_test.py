@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh
 
 from jspec.kernels import choose
-from jspec.nn import moe, qarray, stack
+from jspec.nn import experts, moe, qarray, stack
 from jspec.targets import sharding
 from jspec.testing import toy
 
@@ -61,7 +61,7 @@ def reference(layers, x):
     layer = stack.layer(layers, i)
     choice = moe.route(x, layer.router[...], CONFIG)
     arrays = layer.experts_gate_up[...], layer.experts_down[...]
-    found.append(moe.mix_reference(x, choice, *arrays))
+    found.append(experts.mix_reference(x, choice, *arrays))
   return jnp.stack(found)
 
 
