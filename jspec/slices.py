@@ -8,7 +8,7 @@ gives the least seconds a program can take (the roofline):
   seconds = max(FLOPs / FLOP/s, bytes / (bytes/s))
 
 What devices send one another is not in it. A loop is counted by the compiler as
-one turn of it: `whole` mends that.
+one turn of it: `whole_flops` mends that.
 """
 
 import dataclasses
@@ -118,22 +118,19 @@ class Cost:
     return 'FLOPs' if times[0] > times[1] else 'bytes'
 
 
-def whole(once: Cost, outside: Cost, num_turns: int) -> Cost:
-  """The cost of a program with a loop, of which one turn was counted.
+def whole_flops(program: Any, outside: Any, num_turns: int) -> float:
+  """FLOPs of a program with a loop, of which the compiler counts one turn.
+
+  Bytes are not counted like this: what is fetched ahead of its use may lie
+  within the loop, and be done once.
 
   Args:
-    once: of the program, with one turn.
-    outside: of what is not in the loop.
+    program: compiled.
+    outside: the same without its loop.
     num_turns: of the loop.
   """
-
-  def total(one, other):
-    return other + num_turns * max(one - other, 0.0)
-
-  return Cost(
-    flops=total(once.flops, outside.flops),
-    bytes=total(once.bytes, outside.bytes),
-  )
+  once, rest = cost(program).flops, cost(outside).flops
+  return rest + num_turns * max(once - rest, 0.0)
 
 
 def prepare() -> None:

@@ -2,22 +2,19 @@
 """Whether a target fits a slice of TPUs, and how fast it could be there.
 
 Its programs (`fit_programs`) are compiled for the slice with shapes in place of
-weights. The compiler says what a device holds and what a program computes and
-moves (`slices`); nothing runs, so the seconds are the least there can be, not
-those of a measurement.
+weights. The compiler says what a device holds and what a program computes; what
+it has to read is counted here. Nothing runs, so the seconds are the least there
+can be, not those of a measurement.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
 
 from jspec import opening, slices
 from jspec.bench import fit_programs
-from jspec.nn import stack
 from jspec.targets import architecture, sharding
 
 
@@ -52,21 +49,21 @@ def run(
     'cache': slices.bytes_on_device(cache.pages),
   }
   slices.check(spec, topology, where.chip, held)
-  # As `nn.stack` decides it.
-  is_handed_all = where.devices[0].platform == 'tpu'
-  unread = unread_bytes(target) if is_handed_all else 0
   found = {}
   for program in programs:
     what = f'{spec}: {program.name}'
     compiled = slices.compiled(program.lower(mesh), what, topology)
     outside = slices.compiled(program.lower_outside(mesh), what, topology)
-    found[program.name] = _measured(
-      compiled, outside, config.num_layers, where.chip, unread
+    cost = slices.Cost(
+      flops=slices.whole_flops(compiled, outside, config.num_layers),
+      bytes=fit_programs.read_bytes(config, program, load),
     )
-    found[program.name]['tokens'] = program.tokens
+    found[program.name] = {
+      'tokens': program.tokens,
+      **_measured(slices.memory(compiled), cost, where.chip),
+    }
     if on_progress is not None:
       on_progress(len(found), len(programs))
-  floor = fit_programs.floor_bytes(config, mesh, load)
   return {
     'target': spec,
     'dtype': fit_programs.DTYPE,
@@ -79,8 +76,6 @@ def run(
     'page_size': load.page_size,
     'held_bytes': held,
     'whole': whole_on_each(config, mesh),
-    'floor_bytes': floor,
-    'floor_s': floor / where.chip.bytes_per_s,
     'programs': found,
   }
 
@@ -95,33 +90,14 @@ def whole_on_each(
   return ['attention', 'pages']
 
 
-def unread_bytes(target: nnx.Module) -> int:
-  """Experts of other layers, which a turn of the loop is handed and not read.
-
-  The compiler takes them for read.
-
-  Args:
-    target: by its shapes, on a mesh.
-  """
-  total = 0
-  for _, param in nnx.to_flat_state(nnx.state(target, stack.Whole)):
-    every = slices.bytes_on_device(param.get_value())
-    total += every - every // param.get_value().shape[0]
-  return total
-
-
-def _measured(compiled, outside, num_layers, chip, unread):
-  memory = slices.memory(compiled)
-  once = slices.cost(compiled)
-  once = dataclasses.replace(once, bytes=max(once.bytes - unread, 0.0))
-  cost = slices.whole(once, slices.cost(outside), num_layers)
+def _measured(memory, cost, chip):
   return {
     'argument_bytes': memory.arguments,
     'temporary_bytes': memory.temporary,
     'code_bytes': memory.code,
     'total_bytes': memory.total,
     'flops': cost.flops,
-    'moved_bytes': cost.bytes,
+    'read_bytes': cost.bytes,
     'roofline_s': cost.seconds(chip),
     'bound': cost.bound(chip),
   }
@@ -138,17 +114,16 @@ def table(result: dict[str, Any]) -> str:
     f'a device holds {slices.size(held["weights"])} of weights and'
     f' {slices.size(held["cache"])} of pages'
     + (f' ({whole} whole on each)' if whole else ''),
-    f'reading them once takes {1e3 * result["floor_s"]:.2f} ms',
     '',
     f'{"program":8} {"tokens":>6} {"temporary":>10} {"in all":>9}'
-    f' {"of memory":>9} {"GFLOP":>8} {"GB moved":>8} {"ms":>7} bound',
+    f' {"of memory":>9} {"GFLOP":>8} {"GB read":>8} {"ms":>7} bound',
   ]
   for name, one in result['programs'].items():
     lines.append(
       f'{name:8} {one["tokens"]:6} {slices.size(one["temporary_bytes"]):>10}'
       f' {slices.size(one["total_bytes"]):>9}'
       f' {one["total_bytes"] / hbm:9.0%} {one["flops"] / 1e9:8.1f}'
-      f' {one["moved_bytes"] / 1e9:8.2f} {1e3 * one["roofline_s"]:7.2f}'
+      f' {one["read_bytes"] / 1e9:8.2f} {1e3 * one["roofline_s"]:7.2f}'
       f' {one["bound"]}'
     )
   return '\n'.join(lines)

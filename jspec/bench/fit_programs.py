@@ -63,6 +63,7 @@ class Program:
     function: takes `arguments`.
     arguments: shapes that say how they lie; the first is donated.
     outside: the same for what is not in the loop over layers.
+    has_logits: whether the head is used.
   """
 
   name: str
@@ -70,6 +71,7 @@ class Program:
   function: Callable[..., Any]
   arguments: tuple[Any, ...]
   outside: tuple[Any, ...]
+  has_logits: bool
 
   def lower(self, mesh: Mesh) -> Any:
     """Traces and lowers it as a server does."""
@@ -129,6 +131,7 @@ def all_programs(
       function=_score if has_logits else _read,
       arguments=(state, target, tokens, counts),
       outside=(state, head, hidden, row, row, counts),
+      has_logits=has_logits,
     )
 
   return [
@@ -138,21 +141,26 @@ def all_programs(
   ]
 
 
-def floor_bytes(
-  config: architecture.TransformerConfig, mesh: Mesh, load: Load
+def read_bytes(
+  config: architecture.TransformerConfig, program: Program, load: Load
 ) -> int:
-  """Bytes of a device that a round has to read: weights, and what rows see.
+  """Bytes of a device that a program has to read: weights, and what rows see.
 
-  Weights of experts that no token chose are among them.
+  Of the embedding it reads a few rows, which do not count. Weights of experts
+  that no token chose do.
   """
-  target = reading.abstract(config, dtype=DTYPE, mesh=mesh)
-  weights = slices.bytes_on_device(target)
+  state, target = program.arguments[:2]
+  weights = [target.layers, target.final_norm]
+  if program.has_logits:
+    weights.append(target.head)
   seen = sum(
     min(window or load.context, load.context)
     for window in architecture.windows(config)
   )
-  pages = slices.bytes_on_device(cache(config, mesh, load).pages)
-  return weights + pages * seen // (config.num_layers * load.context)
+  pages = slices.bytes_on_device(state.pages)
+  all_rows = config.num_layers * load.rows * load.context
+  rows = state.table.lengths.shape[0]
+  return slices.bytes_on_device(weights) + pages * rows * seen // all_rows
 
 
 # --- What is compiled --------------------------------------------------------

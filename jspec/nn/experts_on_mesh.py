@@ -24,7 +24,7 @@ from jspec.nn import qarray, stack
 from jspec.typing import Array, Float, Int
 
 # Rows times top_k that are computed at once.
-MOST_AT_ONCE = 4096
+MOST_AT_ONCE = 1024
 _ROUND_TO = 128
 
 

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 
 from jspec import errors, opening, slices
 from jspec.bench import fit, fit_programs
-from jspec.nn import moe
 from jspec.targets import families, reading, sharding
 from jspec.testing import toy
 
@@ -48,6 +47,9 @@ def test_every_program_is_compiled_and_counted(toys):
   assert verify['flops'] > 2 * decode['flops']
   assert decode['total_bytes'] >= sum(found['held_bytes'].values())
   assert found['whole'] == []
+  assert decode['roofline_s'] == max(
+    decode['flops'] / CHIP.flops_per_s, decode['read_bytes'] / CHIP.bytes_per_s
+  )
   text = fit.table(found)
   assert text.startswith('toy, float32, on v5e:1x2: 2 devices of 1.00 GB')
   assert 'prefill' in text
@@ -125,27 +127,37 @@ def test_programs_do_what_they_are_named_for(monkeypatch):
   np.testing.assert_array_equal(cache.table.lengths, [6, 6])
 
 
-def test_floor_counts_a_window_as_far_as_it_sees():
+def read_bytes(config, mesh):
+  return {
+    program.name: fit_programs.read_bytes(config, program, LOAD)
+    for program in fit_programs.all_programs(config, mesh, LOAD)
+  }
+
+
+def test_what_is_read_are_weights_and_pages_without_the_embedding():
   mesh = mesh_of(2)
   config = toy.target(**EVEN).config
-  all_seen = fit_programs.floor_bytes(config, mesh, LOAD)
-  some = dataclasses.replace(config, windows=(2, None, 2))
   pages = slices.bytes_on_device(fit_programs.cache(config, mesh, LOAD).pages)
-  weights = all_seen - pages
-  assert weights == slices.bytes_on_device(
-    reading.abstract(config, dtype=fit_programs.DTYPE, mesh=mesh)
-  )
+  target = reading.abstract(config, dtype=fit_programs.DTYPE, mesh=mesh)
+  head = slices.bytes_on_device(target.head)
+  weights = slices.bytes_on_device(target)
+  weights -= slices.bytes_on_device(target.embedding)
+  assert read_bytes(config, mesh) == {
+    'decode': weights + pages,
+    'verify': weights + pages,
+    # One of two rows, and no logits.
+    'prefill': weights - head + pages // 2,
+  }
+
+
+def test_a_window_is_read_as_far_as_it_sees():
+  mesh = mesh_of(2)
+  config = toy.target(**EVEN).config
+  pages = slices.bytes_on_device(fit_programs.cache(config, mesh, LOAD).pages)
+  some = dataclasses.replace(config, windows=(2, None, 2))
   # Of 24 tokens in three layers, 12 are seen.
-  seen = fit_programs.floor_bytes(some, mesh, LOAD) - weights
-  assert seen == pages // 2
-
-
-def test_experts_of_other_layers_are_not_read():
-  experts = moe.MoeConfig(width=32, num_experts=8, top_k=3, ff_width=12)
-  config = toy.target(experts=experts, **EVEN).config
-  target = reading.abstract(config, dtype='bfloat16', mesh=mesh_of(2))
-  # Two of three layers, four experts of 3 x 32 x 12 numbers on each device.
-  assert fit.unread_bytes(target) == 2 * 4 * 3 * 32 * 12 * 2
+  saved = read_bytes(config, mesh)['decode'] - read_bytes(some, mesh)['decode']
+  assert saved == pages // 2
 
 
 def test_shapes_are_known_by_name_and_others_listed():
