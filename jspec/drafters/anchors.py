@@ -15,6 +15,7 @@ Shapes are static: always A anchors a row, of which `keep` says the real ones.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +31,12 @@ class Anchors:
   Attributes:
     index: token index of each anchor, ascending; 0 where there is none.
     keep: whether the anchor is real.
+    is_every: every token is an anchor, in its order; known when traced.
   """
 
   index: Int[Array, 'B A']
   keep: Bool[Array, 'B A']
+  is_every: bool = dataclasses.field(default=False, metadata={'static': True})
 
 
 def candidates(
@@ -106,6 +109,26 @@ def label_run(
 def rows(anchors: Anchors) -> Int[Array, 'B A']:
   """The anchors as attention takes them: -1 where there is none."""
   return jnp.where(anchors.keep, anchors.index, -1)
+
+
+def near(values: Array, anchors: Anchors, distances: Sequence[int]) -> Array:
+  """`values` [B, S, ...] at distances from anchors, as [B, A, distances, ...].
+
+  What is before the first token or behind the last is something finite. Where
+  every token is an anchor the sequence is moved as a whole: over devices that
+  share out tokens only what passes their borders goes from one to another.
+  """
+  if anchors.is_every:
+    return jnp.stack([moved(values, d) for d in distances], axis=2)
+  index = anchors.index[..., None] + jnp.asarray(distances)
+  return gather(values, jnp.clip(index, 0, values.shape[1] - 1))
+
+
+def moved(values: Array, distance: int) -> Array:
+  """`values` [B, S, ...] of the tokens so far behind each; 0 for none."""
+  others = [(0, 0, 0)] * (values.ndim - 2)
+  ends = [(0, 0, 0), (-distance, distance, 0), *others]
+  return jax.lax.pad(values, jnp.zeros((), values.dtype), ends)
 
 
 def gather(values: Array, index: Int[Array, 'B *any']) -> Array:

@@ -35,7 +35,7 @@ from jspec.drafters import conv
 from jspec.kernels.block_tree_attention import api as block_tree_attention
 from jspec.kernels.draft_block_attention import api as draft_block_attention
 from jspec.kernels.draft_block_attention import sharded as sharded_attention
-from jspec.nn import fused, layers, remat, rope, spread, stack, tiles
+from jspec.nn import exchange, fused, layers, remat, rope, spread, stack, tiles
 from jspec.typing import Array, Float, Int, Key
 
 
@@ -178,14 +178,16 @@ def _attend(*arrays, **named):
   if found is None:
     return draft_block_attention.draft_block_attention(*arrays, **named)
   rows, blocks = found.batch(arrays[0].shape)
-  return sharded_attention.draft_block_attention(
-    *arrays,
-    mesh=found.mesh,
-    heads=found.shared(found.heads, arrays[1].shape[3]),
-    rows=rows,
-    blocks=blocks,
-    **named,
+  num_kv_heads = arrays[1].shape[3]
+  heads = found.shared(found.heads, num_kv_heads)
+  exchanged = exchange.find(found, arrays[0].shape, num_kv_heads)
+  if exchanged is not None:
+    arrays, blocks = exchanged.give(*arrays), None
+    heads = exchanged.within
+  mixed = sharded_attention.draft_block_attention(
+    *arrays, mesh=found.mesh, heads=heads, rows=rows, blocks=blocks, **named
   )
+  return mixed if exchanged is None else exchanged.take_back(mixed)
 
 
 def _optional(arrays, name):

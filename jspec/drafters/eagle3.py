@@ -182,7 +182,7 @@ class Eagle3(nnx.Module):
     """The loss of the rows before given anchors."""
     config = self.loss_config
     wanted = eagle3_loss.labels(batch, at, config.ttt_length)
-    law = self._teacher(batch, wanted)
+    law = self._teacher(batch, at)
     hidden = self.train_hidden(batch, at, config.ttt_length)
     return eagle3_loss.loss(
       config,
@@ -193,7 +193,7 @@ class Eagle3(nnx.Module):
       law,
     )
 
-  def _teacher(self, batch, wanted):
+  def _teacher(self, batch, at):
     """The law of each label: the state of the token before it."""
     if not self.loss_config.needs_teacher:
       return None
@@ -203,9 +203,9 @@ class Eagle3(nnx.Module):
       self.target_norm_eps,
       'EAGLE-3',
     )
-    before = jnp.maximum(wanted.index - 1, 0)
+    steps = range(self.loss_config.ttt_length)
     return eagle3_loss.Teacher(
-      anchors_lib.gather(states, before), self.target_head[...]
+      anchors_lib.near(states, at, steps), self.target_head[...]
     )
 
   # --- decoding ---

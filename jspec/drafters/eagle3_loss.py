@@ -115,7 +115,8 @@ def anchors(
     return anchors_lib.sample(is_label, batch.segments, config.num_anchors, key)
   keep = anchors_lib.candidates(is_label, batch.segments)
   index = jnp.arange(keep.shape[1], dtype=jnp.int32)
-  return anchors_lib.Anchors(jnp.broadcast_to(index, keep.shape), keep)
+  index = jnp.broadcast_to(index, keep.shape)
+  return anchors_lib.Anchors(index, keep, is_every=True)
 
 
 @jax.tree_util.register_dataclass
@@ -126,12 +127,10 @@ class Labels:
   Attributes:
     tokens: the labels, ids of the target's vocabulary.
     exists: whether there is one, a contiguous run from step 0.
-    index: which token of the sequence it is, clipped.
   """
 
   tokens: Int[Array, 'B A G']
   exists: Bool[Array, 'B A G']
-  index: Int[Array, 'B A G']
 
 
 def labels(
@@ -141,7 +140,7 @@ def labels(
   index, exists = anchors_lib.label_run(
     at, batch.is_answer, batch.segments, ttt_length
   )
-  return Labels(anchors_lib.gather(batch.tokens, index), exists, index)
+  return Labels(anchors_lib.gather(batch.tokens, index), exists)
 
 
 @jax.tree_util.register_dataclass

@@ -54,7 +54,8 @@ def run(
     inside = jnp.minimum(index, length - 1)
     token = anchors_lib.gather(batch.tokens, inside)
     other = anchors_lib.gather(batch.segments, inside)
-    return embedding[jnp.where((other == own) & (index < length), token, 0)]
+    token = jnp.where((other == own) & (index < length), token, 0)
+    return spread.lookup(embedding, token)
 
   every = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
   features = spread.stream(features)
@@ -62,7 +63,7 @@ def run(
   context = layer.rows(x, *layer.turns(batch.positions))
   nothing = jnp.zeros((*row.shape, 0, *context[0].shape[2:]), x.dtype)
   own = (nothing, nothing)
-  x, hidden = (anchors_lib.gather(y, row) for y in (x, features))
+  x, hidden = (anchors_lib.near(y, at, (-1,))[:, :, 0] for y in (x, features))
 
   def advance(step, x, hidden, own, turns):
     mixed = prefix_attention.prefix_attention(

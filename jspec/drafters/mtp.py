@@ -43,7 +43,7 @@ from jspec.drafters import (
 )
 from jspec.drafters import options as options_lib
 from jspec.kernels.linear_xent import api as linear_xent
-from jspec.nn import layers
+from jspec.nn import layers, spread
 from jspec.typing import Array, Bool, Float, Int, Key
 
 Config = mtp_config.Config
@@ -130,7 +130,8 @@ class MTP(nnx.Module):
   ) -> Float[Array, 'B T D']:
     """Joins the next token's embedding with the state before it."""
     eps = self.config.norm_eps
-    embedded = jnp.where(is_zeroed[..., None], 0, self.embedding[...][tokens])
+    embedded = spread.lookup(self.embedding[...], tokens)
+    embedded = jnp.where(is_zeroed[..., None], 0, embedded)
     halves = [
       layers.rms_norm(embedded, self.enorm[...], eps),
       layers.rms_norm(states, self.hnorm[...], eps),
@@ -172,7 +173,7 @@ class MTP(nnx.Module):
     self, batch: base.DraftBatch, rows: Int[Array, 'B A'] | None = None
   ) -> Float[Array, 'B A G D']:
     """What the head sees at every simulated step of some rows, or of all."""
-    return mtp_steps.run(self, batch, _or_all(rows, batch))[0]
+    return mtp_steps.run(self, batch, rows)[0]
 
   def loss(
     self, batch: base.DraftBatch, key: Key[Array, '']
@@ -203,7 +204,7 @@ class MTP(nnx.Module):
     that.
     """
     config = self.loss_config
-    hidden, drafted = mtp_steps.run(self, batch, _or_all(rows, batch))
+    hidden, drafted = mtp_steps.run(self, batch, rows)
     head, columns = self.head[...], None
     if self.target_head is not None:
       head, columns = self.target_head[...], self.token_ids()
@@ -223,11 +224,11 @@ class MTP(nnx.Module):
     goal = labels.columns
     if config.ce_of_teacher:
       choice = linear_xent.linear_argmax(
-        states,
+        spread.flat(states[:, :, None]),
         head if columns is None else jnp.take(head, columns, axis=1),
         row_chunk=config.chunk,
       )
-      goal = behind(choice)
+      goal = behind(choice.reshape(states.shape[:2]))
     loss, metrics, is_hit = mtp_loss.compute(
       config,
       hidden,
@@ -320,14 +321,6 @@ class MTP(nnx.Module):
   def token_ids(self) -> Int[Array, 'Vd'] | None:
     """Target ids of the head's columns; None for all."""
     return borrowed.value(self.draft_token_ids)
-
-
-def _or_all(rows, batch):
-  """The rows, or all there are."""
-  if rows is not None:
-    return rows
-  shape = batch.segments.shape
-  return jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32), shape)
 
 
 def _matrix(key, shape):

@@ -144,11 +144,8 @@ def following(
 
   Zero (False) where the document has no such token; padding has none.
   """
-  shifted = jnp.roll(values, -distance, axis=1)
-  same = jnp.roll(segments, -distance, axis=1) == segments
-  same &= (segments > 0) & (
-    jnp.arange(segments.shape[1]) < segments.shape[1] - distance
-  )
+  shifted = anchors.moved(values, distance)
+  same = (segments > 0) & (anchors.moved(segments, distance) == segments)
   same = same.reshape(*same.shape, *(1,) * (values.ndim - 2))
   return jnp.where(same, shifted, jnp.zeros_like(shifted))
 

@@ -22,14 +22,15 @@ from jspec.typing import Array, Bool, Float, Int
 
 
 def run(
-  drafter: Any, batch: base.DraftBatch, rows: Int[Array, 'B A']
+  drafter: Any, batch: base.DraftBatch, rows: Int[Array, 'B A'] | None
 ) -> tuple[Float[Array, 'B A G D'], Int[Array, 'B A G']]:
-  """Every step of the rows given, by their index.
+  """Every step of the rows given, by their index, or of all.
 
   Args:
     drafter: an `MTP`.
     batch: the sequences.
     rows: indices into the sequence; one of padding sees nothing but itself.
+      None: every token, without a gather over those that hold others.
 
   Returns:
     What the head sees, and the column it likes best. What of the columns is not
@@ -38,14 +39,16 @@ def run(
   config, segments = drafter.loss_config, batch.segments
 
   def at_rows(x):
-    return anchors.gather(x, rows)
+    return x if rows is None else anchors.gather(x, rows)
 
+  every = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
   positions, own_segments = at_rows(batch.positions), at_rows(segments)
   states = drafter.first_states(batch.taps)
   following = mtp_loss.following(batch.tokens, segments, 1)
   x = drafter.inputs(following, states, is_zeroed(drafter, batch.positions, 0))
   x = spread.stream(x)
   q, k, v = drafter.layer.before_attention(x, batch.positions)
+  index = at_rows(every)
   context, x = (k, v), at_rows(x)
   q, keys, values = at_rows(q), [at_rows(k)], [at_rows(v)]
 
@@ -58,7 +61,7 @@ def run(
       jnp.stack(values, axis=2),
       *context,
       own=jnp.ones((1, step + 1), bool),
-      limits=rows,
+      limits=index,
       row_segments=own_segments,
       segments=segments,
     )
@@ -86,7 +89,7 @@ def run(
       drafter.head[...],
       row_chunk=config.chunk,
     )
-    drafted.append(best.reshape(rows.shape))
+    drafted.append(best.reshape(index.shape))
   return jnp.stack(hidden, axis=2), jnp.stack(drafted, axis=2)
 
 

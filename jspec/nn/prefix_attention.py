@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jspec.kernels.draft_block_attention import blockwise
-from jspec.nn import spread
+from jspec.nn import exchange, spread
 from jspec.typing import Array, Bool, Float, Int
 
 
@@ -55,8 +55,9 @@ def prefix_attention(
     context_v: their values; finite, padding included.
     own: own keys each slot sees, [T, U] or with leading axes that broadcast to
       [B, R].
-    limits: context rows before this one are seen. 0: none of them. Negative:
-      there is no row, its output is 0 and so is every gradient.
+    limits: context rows before this one are seen, in the row's own document: if
+      the last of them is of another, none is. 0: none of them. Negative: there
+      is no row, its output is 0 and so is every gradient.
     row_segments: document of each row, 0 for padding (no row either).
     segments: document of each context row, 0 for padding; documents are
       contiguous.
@@ -89,44 +90,47 @@ def prefix_attention(
 def _spread(q, k, v, context_k, context_v, first, end, own, scale):
   """`blockwise.attend` on the mesh that is traced for, if there is one.
 
-  A device takes its own rows, of its own sequences and key-value heads, over
-  the whole context: that is gathered where tokens are shared out, and its
+  Where tokens are shared out a device takes all rows of its share of heads over
+  the whole context of those (`exchange`). If heads do not share out so, it
+  takes its own rows over the context of all heads, which is gathered, and whose
   gradient is summed over the devices.
   """
-  arrays = (q, k, v, context_k, context_v, first, end, own)
+  arrays = [q, k, v, context_k, context_v]
   found = spread.now()
   if found is None:
-    return blockwise.attend(*arrays, scale)
+    return blockwise.attend(*arrays, first, end, own, scale)
   rows, tokens = found.batch(q.shape)
   heads = found.shared(found.heads, k.shape[3])
+  exchanged = exchange.find(found, q.shape, k.shape[3])
+  if exchanged is not None:
+    arrays, tokens = exchanged.give(*arrays), None
+    heads = exchanged.within
   own_rows = PartitionSpec(rows, tokens)
   by_head = PartitionSpec(rows, tokens, None, heads)
   context = PartitionSpec(rows, None, heads)
-  return jax.shard_map(
+  mixed = jax.shard_map(
     lambda *parts: blockwise.attend(*parts, scale),
     mesh=found.mesh,
     in_specs=(*[by_head] * 3, *[context] * 2, *[own_rows] * 3),
     out_specs=by_head,
     check_vma=False,
-  )(*arrays)
+  )(*arrays, first, end, own)
+  return mixed if exchanged is None else exchanged.take_back(mixed)
 
 
 def _spans(limits, row_segments, segments):
-  """First context row of every row's document, and the end of what it sees."""
-  length = segments.shape[1]
+  """First context row of every row's document, and the end of what it sees.
 
-  def of_sequence(segments, row_segments):
-    # In ascending order of documents, rows of one as they lie: nothing here is
-    # of size rows x context.
-    order = jnp.argsort(segments, stable=True)
-    begin, stop = (
-      jnp.searchsorted(segments[order], row_segments, side=side, method='sort')
-      for side in ('left', 'right')
-    )
-    is_there = begin < stop
-    first = order[jnp.minimum(begin, length - 1)]
-    last = order[jnp.maximum(stop - 1, 0)]
-    return jnp.where(is_there, first, length), jnp.where(is_there, last, -1)
-
-  first, last = jax.vmap(of_sequence)(segments, row_segments)
-  return first, jnp.minimum(limits, last + 1)
+  The document is found from the last row seen: a search for it by its number
+  would sort all rows, and compilers for TPUs take half a minute for a sort.
+  """
+  index = jnp.arange(segments.shape[1], dtype=jnp.int32)
+  is_start = segments[:, 1:] != segments[:, :-1]
+  is_start = jnp.pad(is_start, ((0, 0), (1, 0)))
+  starts = jax.lax.cummax(jnp.where(is_start, index, 0), axis=1)
+  last = jnp.clip(limits, 1, index.size) - 1
+  first, own = (
+    jnp.take_along_axis(x, last, axis=1) for x in (starts, segments)
+  )
+  sees_some = (limits > 0) & (own == row_segments)
+  return first, jnp.where(sees_some, last + 1, 0)

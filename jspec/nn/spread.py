@@ -8,6 +8,7 @@ models name what they hold:
   context  [B, S, K, ...]   rows shared out, all tokens of a row together
   weights  of a layer       gathered from where they are stored, but for what
   columns  of a matrix      columns, heads and experts share out
+  lookup   in a table       columns share out, then tokens
 
 Outside of `over`, all of them give back what they were given. XLA would place
 activations too, but where a weight and a batch are shared out over the same
@@ -99,6 +100,26 @@ def context(x: Array) -> Array:
   rows = spread.batch(x.shape, has_tokens=False)
   rest = (FREE,) * (x.ndim - 2)
   return _put(x, spread, PartitionSpec(*rows, None, *rest))
+
+
+def lookup(table: Array, tokens: Array) -> Array:
+  """Rows of a table [V, D] at tokens [B, T, ...], as [B, T, ..., D].
+
+  Where the mesh shares out tokens a device looks all of them up in columns of
+  its own, and takes whole rows of its own tokens for those of others. By rows
+  of the table each device would have a summand of all that is looked up.
+  """
+  spread = now()
+  axis = (
+    None if spread is None else spread.shared(spread.tokens, table.shape[1])
+  )
+  if axis is None:
+    return table[tokens]
+  lies = PartitionSpec(spread.shared(spread.heads, table.shape[0]), axis)
+  rows = spread.batch(tokens.shape, has_tokens=False)
+  whole = (None,) * (tokens.ndim - 1)
+  found = _put(table, spread, lies)[tokens]
+  return stream(_put(found, spread, PartitionSpec(*rows, *whole, axis)))
 
 
 def flat(x: Array) -> Array:

@@ -80,7 +80,7 @@ class Transformer(nnx.Module):
 
   def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
     """Input embeddings of the tokens."""
-    return self.embedding[...][tokens]
+    return spread.lookup(self.embedding[...], tokens)
 
   def logits(
     self, hidden: Float[Array, '*batch D']

@@ -8,6 +8,7 @@ computes all of them (to share out the queries, hold each head once per shard).
 """
 
 import functools
+import math
 from collections.abc import Sequence
 
 import jax
@@ -16,21 +17,29 @@ from jaxtyping import Array, Float, Shaped
 
 from jspec.kernels.block_tree_attention import api
 
+Axes = str | tuple[str, ...] | None  # Of a mesh.
 
-def head_axis(num_kv_heads: int, mesh: Mesh, heads: str | None) -> str | None:
-  """The mesh axis that heads lie on; None where all shards hold all of them.
+
+def head_axis(num_kv_heads: int, mesh: Mesh, heads: Axes) -> Axes:
+  """The axes that heads lie on; None where all shards hold all of them.
 
   Raises:
     ValueError: more heads than shards, but they do not share out.
   """
-  if heads is None or num_kv_heads < mesh.shape[heads]:
+  if heads is None or num_kv_heads < num_shards(mesh, heads):
     return None
-  if num_kv_heads % mesh.shape[heads]:
+  if num_kv_heads % num_shards(mesh, heads):
     raise ValueError(
       f'{num_kv_heads} key-value heads do not share out over the'
-      f' {mesh.shape[heads]} shards of {heads!r}: use a divisor of them'
+      f' {num_shards(mesh, heads)} shards of {heads!r}: use a divisor of them'
     )
   return heads
+
+
+def num_shards(mesh: Mesh, axes: str | tuple[str, ...]) -> int:
+  """Devices of an axis of the mesh, or of several together."""
+  axes = (axes,) if isinstance(axes, str) else axes
+  return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def pool_spec(num_kv_heads: int, mesh: Mesh, heads: str | None):

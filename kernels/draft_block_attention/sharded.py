@@ -27,7 +27,7 @@ def draft_block_attention(
   anchors: Int[Array, 'B A'],
   segments: Int[Array, 'B S'],
   mesh: Mesh,
-  heads: str | None = None,
+  heads: sharded.Axes = None,
   rows: str | tuple[str, ...] | None = None,
   blocks: str | None = None,
   **named,
@@ -43,7 +43,7 @@ def draft_block_attention(
     anchors: row of each anchor, negative for none.
     segments: document of each row, 0 for padding.
     mesh: the devices.
-    heads: mesh axis that shares out the heads; None keeps them together.
+    heads: mesh axes that share out the heads; None keeps them together.
     rows: mesh axes that share out the batch rows.
     blocks: mesh axis that shares out the anchors; each device then has the
       context of its rows whole.
@@ -56,8 +56,9 @@ def draft_block_attention(
   num_heads, num_kv_heads = q.shape[3], k.shape[3]
   axis = sharded.head_axis(num_kv_heads, mesh, heads)
   if heads is not None and axis is None:
-    repeats, rest = divmod(mesh.shape[heads], num_kv_heads)
-    if not rest and num_heads % mesh.shape[heads] == 0:
+    num_shards = sharded.num_shards(mesh, heads)
+    repeats, rest = divmod(num_shards, num_kv_heads)
+    if not rest and num_heads % num_shards == 0:
       arrays[1:] = [jnp.repeat(x, repeats, axis=-2) for x in arrays[1:]]
       axis = heads
   block = PartitionSpec(rows, blocks, None, axis)

@@ -88,3 +88,22 @@ def test_a_missing_anchor_is_no_row():
     jnp.asarray([[3, 7, 0]], jnp.int32), jnp.asarray([[True, True, False]])
   )
   np.testing.assert_array_equal(anchors.rows(at), [[3, 7, -1]])
+
+
+def test_what_is_near_every_token_is_moved():
+  rng = np.random.default_rng(0)
+  values = jnp.asarray(rng.normal(size=(2, 6, 3)), jnp.float32)
+  index = jnp.broadcast_to(jnp.arange(6, dtype=jnp.int32), (2, 6))
+  some = anchors.Anchors(index, jnp.ones((2, 6), bool))
+  every = anchors.Anchors(index, jnp.ones((2, 6), bool), is_every=True)
+  distances = (-1, 0, 2)
+  got = anchors.near(values, every, distances)
+  want = anchors.near(values, some, distances)
+  assert got.shape == (2, 6, 3, 3)
+  for i, distance in enumerate(distances):
+    there = slice(max(0, -distance), 6 - max(0, distance))
+    np.testing.assert_array_equal(got[:, there, i], want[:, there, i])
+  # Where there is no such token: nothing, or the nearest.
+  np.testing.assert_array_equal(got[:, 0, 0], 0)
+  np.testing.assert_array_equal(want[:, 0, 0], values[:, 0])
+  np.testing.assert_array_equal(anchors.moved(values > 0, 9), False)

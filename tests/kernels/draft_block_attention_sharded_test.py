@@ -34,6 +34,25 @@ def make(num_heads, num_kv_heads, num_anchors=5):
   )
 
 
+def equals_one_device(num_heads, num_kv_heads, **axes):
+  arrays, named = make(num_heads, num_kv_heads)
+
+  def on_mesh(*arrays):
+    return sharded.draft_block_attention(
+      *arrays, **named, **axes, implementation='xla'
+    )
+
+  want = problem.value_and_gradients(
+    lambda *arrays: api.draft_block_attention(
+      *arrays, **named, implementation='reference'
+    ),
+    arrays,
+  )
+  got = problem.value_and_gradients(on_mesh, arrays)
+  for name, x, y in zip(NAMES, got, want, strict=True):
+    np.testing.assert_allclose(x, y, atol=2e-5, err_msg=name)
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
   'num_heads, num_kv_heads, shape',
@@ -47,28 +66,14 @@ def make(num_heads, num_kv_heads, num_anchors=5):
 def test_equals_one_device_in_value_and_gradient(
   num_heads, num_kv_heads, shape
 ):
-  arrays, named = make(num_heads, num_kv_heads)
-  mesh = mesh_of(*shape)
-
-  def on_mesh(*arrays):
-    return sharded.draft_block_attention(
-      *arrays,
-      **named,
-      mesh=mesh,
-      heads='model',
-      rows='data',
-      implementation='xla',
-    )
-
-  want = problem.value_and_gradients(
-    lambda *arrays: api.draft_block_attention(
-      *arrays, **named, implementation='reference'
-    ),
-    arrays,
+  equals_one_device(
+    num_heads, num_kv_heads, mesh=mesh_of(*shape), heads='model', rows='data'
   )
-  got = problem.value_and_gradients(on_mesh, arrays)
-  for name, x, y in zip(NAMES, got, want, strict=True):
-    np.testing.assert_allclose(x, y, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_heads_share_out_over_two_axes():
+  equals_one_device(8, 4, mesh=mesh_of(2, 2), heads=('data', 'model'))
 
 
 def test_anchors_share_out_over_a_context_that_is_whole():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jspec.nn import dense_attention, packed_attention, spread
-from tests.nn import spread_test
+from tests.nn import meshes
 
 B, S, N, K, H = 2, 16, 4, 2, 8
 # Two documents and padding; and one document that fills the row.
@@ -40,12 +40,12 @@ def attention(window, scale, has_sinks):
 
 def both(function, monkeypatch, where=None):
   """Value and gradients as one matrix and, maybe on a mesh, by blocks."""
-  want = spread_test.values_and_grads(function, arrays())
+  want = meshes.values_and_grads(function, arrays())
   monkeypatch.setattr(packed_attention, 'LONGEST_DENSE', S - 1)
   monkeypatch.setattr(
     dense_attention, 'attend', lambda *_, **__: pytest.fail('a matrix')
   )
-  return want, spread_test.values_and_grads(function, arrays(), where)
+  return want, meshes.values_and_grads(function, arrays(), where)
 
 
 def assert_equal(want, got):
@@ -63,9 +63,16 @@ def test_blocks_equal_a_matrix(window, scale, has_sinks, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('axes', [{'sequence': 8}, {'sequence': 4, 'model': 2}])
+@pytest.mark.parametrize(
+  'axes',
+  [
+    {'sequence': 8},  # The context is gathered.
+    {'sequence': 4},
+    {'sequence': 2, 'model': 2},
+  ],
+)
 def test_blocks_on_a_mesh_equal_a_matrix(axes, monkeypatch):
-  where = spread_test.spread_over(**axes)
+  where = meshes.spread_over(**axes)
   assert_equal(*both(attention(5, None, True), monkeypatch, where))
 
 

@@ -31,7 +31,7 @@ def _case(u=U, seed=0):
   masks = dict(
     own=jnp.asarray(rng.random((B, R, T, u)) < 0.5),
     # Row 0: no row. Row 1: no context. Row 2 sees all there is.
-    limits=jnp.asarray([[-1, 0, S, 4, 3, 8, 9], [-1, 0, S, 1, 2, 9, 5]]),
+    limits=jnp.asarray([[-1, 0, 4, 3, 4, 7, 9], [-1, 0, 5, 1, 2, 8, 5]]),
     row_segments=jnp.asarray([[1, 1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 3, 0]]),
     segments=jnp.asarray(
       [[1, 1, 1, 1, 2, 2, 2, 0, 0], [1, 1, 1, 1, 1, 2, 2, 2, 0]]

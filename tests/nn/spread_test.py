@@ -6,53 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jspec.nn import moe, prefix_attention, spread
-
-AXES = ('fsdp', 'expert', 'sequence', 'model')
-
-
-def spread_over(**sizes):
-  """A spread over axes of these sizes."""
-  shape = [sizes.get(axis, 1) for axis in AXES]
-  devices = np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape)
-  mesh = Mesh(devices, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-
-  def axis(name):
-    return name if name in sizes else None
-
-  return spread.Spread(
-    mesh,
-    rows=tuple(a for a in ('fsdp', 'expert') if a in sizes),
-    tokens=axis('sequence'),
-    heads=axis('model'),
-    experts=axis('expert') or axis('model'),
-    weight=lambda name, shape: PartitionSpec(),
-  )
-
-
-def values_and_grads(function, arrays, where=None):
-  """Of a sum of squares; on a mesh or not."""
-
-  def loss(*arrays):
-    if where is None:
-      return jnp.sum(jnp.square(function(*arrays)))
-    with spread.over(where):
-      return jnp.sum(jnp.square(function(*arrays)))
-
-  return jax.jit(jax.value_and_grad(loss, argnums=tuple(range(len(arrays)))))(
-    *arrays
-  )
-
-
-def check(function, arrays, where):
-  value, grads = values_and_grads(function, arrays, where)
-  want, want_grads = values_and_grads(function, arrays)
-  np.testing.assert_allclose(value, want, rtol=1e-5)
-  for x, y in zip(grads, want_grads, strict=True):
-    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
-    assert np.abs(y).max() > 1e-3
+from jspec.nn import moe, spread
+from tests.nn import meshes
 
 
 @pytest.mark.few(2)
@@ -79,31 +36,39 @@ def test_experts_get_the_gradients_of_all_rows(sizes):
     made = moe.Moe(config, dict(zip(arrays, arrays_of, strict=True)))
     return made(x)
 
-  check(run, (x, *arrays.values()), spread_over(**sizes))
+  meshes.check(run, (x, *arrays.values()), meshes.spread_over(**sizes))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'sizes', [dict(fsdp=2, sequence=4), dict(sequence=2, model=2)]
-)
-def test_rows_share_out_over_the_whole_context(sizes):
+def test_rows_of_a_table_are_looked_up_by_columns():
+  """No device has all of a row's tokens, whole, at any time."""
+  where = meshes.spread_over(fsdp=2, sequence=4)
   rng = np.random.default_rng(0)
-  shapes = [(2, 8, 1, 4, 8), *[(2, 8, 2, 2, 8)] * 2, *[(2, 12, 2, 8)] * 2]
-  arrays = [jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes]
-  segments = jnp.asarray([[1] * 7 + [2] * 5, [1] * 10 + [0] * 2])
+  table = jnp.asarray(rng.normal(size=(512, 8)), jnp.float32)
+  tokens = jnp.asarray(rng.integers(0, 512, (2, 48)))
 
-  def run(*arrays):
-    return prefix_attention.prefix_attention(
-      *arrays,
-      own=jnp.ones((1, 2), bool),
-      limits=jnp.asarray(
-        [[0, 1, 2, 5, 6, 8, 9, 12], [-1, 0, 3, 4, 5, 6, 7, 9]]
-      ),
-      row_segments=jnp.asarray([[1] * 5 + [2] * 3, [1] * 7 + [0]]),
-      segments=segments,
-    )
+  def run(table, tokens):
+    with spread.over(where):
+      return spread.lookup(table, tokens)
 
-  check(run, arrays, spread_over(**sizes))
+  lies = [
+    jax.device_put(x, NamedSharding(where.mesh, PartitionSpec(*spec)))
+    for x, spec in ((table, ['sequence']), (tokens, ['fsdp', 'sequence']))
+  ]
+
+  def is_whole(compiled):
+    shapes = meshes.shapes(compiled.as_text())
+    return any(x[-1] == 8 and np.prod(x) == 48 * 8 for x in shapes)
+
+  compiled = jax.jit(run).lower(*lies).compile()
+  np.testing.assert_array_equal(compiled(*lies), table[tokens])
+  assert not is_whole(compiled)
+  # The control: what is not said is added up from summands of many tokens.
+  plain = jax.jit(
+    lambda table, tokens: table[tokens], out_shardings=lies[1].sharding
+  )
+  assert is_whole(plain.lower(*lies).compile())
+  with spread.over(where):
+    assert spread.lookup(table[:, :7], tokens).shape == (2, 48, 7)
 
 
 def test_outside_of_a_mesh_nothing_is_done():
@@ -115,7 +80,7 @@ def test_outside_of_a_mesh_nothing_is_done():
 
 
 def test_pieces_are_those_of_a_device():
-  where = spread_over(sequence=4)
+  where = meshes.spread_over(sequence=4)
   x = jnp.arange(2 * 8 * 3).reshape(2, 8, 3)
   with spread.over(where):
     pieces = jax.jit(spread.flat)(x)
