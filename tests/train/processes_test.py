@@ -111,6 +111,30 @@ def test_a_signal_to_one_process_saves_the_run_of_all(alone, tmp_path):
   np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
 
 
+# At a checkpoint of all, where process 0 makes the folder, and at a row that is
+# of process 0 alone.
+@pytest.mark.parametrize('full, step', [(1, 5), (0, 6), (0, 5)])
+def test_a_write_that_fails_in_one_process_stops_all_with_its_cause(
+  alone, tmp_path, full, step
+):
+  folder = folder_of(tmp_path)
+  changes = ONLINE | dict(mesh__preset='fsdp')
+  texts, codes = ended_soon(
+    processes.start(folder, 2, 4, changes, what={full: f'full {step}'})
+  )
+  assert codes == [2, 2], '\n'.join(texts)
+  for text in texts:
+    (line,) = (x for x in text.splitlines() if 'error' in x.lower())
+    assert 'make room there' in line and 'File too large' in line
+    assert 'the same command then goes on from the' in line
+    assert 'Traceback' not in text
+  assert f'error: process {full}: ' in texts[1 - full]
+  assert f'process {full}' not in texts[full]
+  texts = run(folder, 1, 4, changes)
+  assert 'resumed from step 4' in texts[0]
+  np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
+
+
 def test_processes_with_other_configs_are_refused(tmp_path):
   folder = folder_of(tmp_path)
   texts, codes = processes.ended(
