@@ -6,7 +6,9 @@ device; afterwards `jax.devices()` are those of all processes, and
 `jax.process_index()` says which one this is.
 
 A process that dies, or is stopped, is missed after `HEARTBEAT_S`; JAX then ends
-all the others, whatever they are doing.
+all the others, whatever they are doing, with pages of log. Process 0 would be
+missed at once, before anybody could say what has happened (`lifeline`): where
+its address is given, the others speak to it through a `relay`.
 """
 
 import contextlib
@@ -14,15 +16,17 @@ import ipaddress
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import jax
 from jax.sharding import Mesh
 
-from jspec import errors
+from jspec import errors, relay
 
 HEARTBEAT_S = 60
 START_S = 300
+_PAUSE_S = 0.2
 
 
 def start(
@@ -47,7 +51,6 @@ def start(
     UserError: a part of it is missing or wrong, or the others did not come
       within `START_S`.
   """
-  given = coordinator, num_processes, process_id
   if coordinator is not None:
     host_of(coordinator)
     if num_processes is None or process_id is None:
@@ -61,14 +64,17 @@ def start(
       f'process {process_id} of {num_processes}: ids go from 0 to the number of'
       ' processes, less one'
     )
-  # Devices of several processes on CPUs exchange what they compute over TCP.
-  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # JAX would keep the signal for itself.
   is_main = threading.current_thread() is threading.main_thread()
   before = signal.getsignal(signal.SIGTERM)
   try:
+    there = _relayed(coordinator) if process_id else coordinator
+    # Devices of several processes on CPUs exchange what they compute over TCP.
+    jax.config.update('jax_cpu_collectives_implementation', 'gloo')
     jax.distributed.initialize(
-      *given,
+      there,
+      num_processes,
+      process_id,
       initialization_timeout=START_S,
       heartbeat_timeout_seconds=HEARTBEAT_S,
       coordinator_bind_address=_bound(coordinator),
@@ -137,6 +143,23 @@ def own_host() -> str:
       return probe.getsockname()[0]
     except OSError:
       return '127.0.0.1'
+
+
+def _relayed(coordinator):
+  """Where a process that is not the first connects to instead."""
+  if coordinator is None:
+    return None
+  there = host_of(coordinator), int(coordinator.rpartition(':')[2])
+  ends = time.monotonic() + START_S
+  # JAX would end this process with pages of log if it did not come.
+  while True:
+    try:
+      socket.create_connection(there, timeout=START_S).close()
+      return relay.start(*there)
+    except OSError as error:
+      if time.monotonic() > ends:
+        raise RuntimeError(f'{coordinator}: {error}') from error
+      time.sleep(_PAUSE_S)
 
 
 def _bound(coordinator):

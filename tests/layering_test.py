@@ -27,7 +27,8 @@ ALLOWED = {
   '': set(),  # jspec/__init__.py
   'errors': set(),
   'typing': set(),
-  'distributed': _BASE,
+  'distributed': _BASE | {'relay'},
+  'relay': set(),
   'supervised': set(),
   'rendezvous': _BASE,
   'lifeline': {'rendezvous'},

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Who is told of whom, over sockets in one process."""
 
+import functools
 import queue
 import socket
 import threading
@@ -25,7 +26,8 @@ def tied():
     ends = [{i: pair[0] for i, pair in pairs.items()}]
     ends += [{0: pair[1]} for pair in pairs.values()]
     for connections, found in zip(ends, missed, strict=True):
-      lines.append(lifeline.Lifeline(connections, found.put, **timing))
+      told = functools.partial(put, found)
+      lines.append(lifeline.Lifeline(connections, told, **timing))
       lines[-1].start()
     return lines, missed, pairs
 
@@ -42,6 +44,10 @@ def tied():
     time.sleep(0.05)
 
 
+def put(found, process, text):
+  found.put(process if text is None else (process, text))
+
+
 def cut(pair):
   """What the end of a process does to its side."""
   pair.shutdown(socket.SHUT_RDWR)
@@ -52,6 +58,35 @@ def test_all_are_told_of_one_that_is_gone(tied):
   cut(pairs[2][1])
   assert missed[0].get(timeout=SOON) == 2
   assert missed[1].get(timeout=SOON) == 2
+
+
+def test_all_are_told_with_what_one_fails(tied):
+  lines, missed, pairs = tied(3)
+  text = 'no room for "ä"\nnor more'
+  lines[2].fail(2, text)
+  cut(pairs[2][1])
+  assert missed[0].get(timeout=SOON) == (2, text)
+  assert missed[1].get(timeout=SOON) == (2, text)
+  assert missed[2].empty()
+  # It is the end of all: nobody is gone besides.
+  cut(pairs[1][1])
+  time.sleep(0.2)
+  assert all(found.empty() for found in missed)
+
+
+def test_the_first_that_fails_leaves_last(tied):
+  lines, missed, pairs = tied(3)
+  lines[0].fail(0, 'no room')
+  for found in missed[1:]:
+    assert found.get(timeout=SOON) == (0, 'no room')
+  began = time.monotonic()
+  lines[0].wait_for_others(0.3)
+  assert 0.3 <= time.monotonic() - began < SOON
+  for pair in pairs.values():
+    cut(pair[1])
+  began = time.monotonic()
+  lines[0].wait_for_others(2.0 * SOON)
+  assert time.monotonic() - began < SOON
 
 
 def test_the_loss_of_the_first_is_noticed_by_the_others(tied):

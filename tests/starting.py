@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+_GLOO = re.compile(r'^\[Gloo\] .*\n', re.MULTILINE)
 
 
 def coordinator() -> str:
@@ -52,7 +54,10 @@ def start(
 def ended(
   started: Sequence[subprocess.Popen], timeout_s: float
 ) -> tuple[list[str], list[int]]:
-  """What each printed, and its exit code; none of them stays behind."""
+  """What each printed, and its exit code; none of them stays behind.
+
+  Lines in which Gloo says that it has connected are left out.
+  """
   ends = time.monotonic() + timeout_s
   try:
     texts = [
@@ -63,4 +68,5 @@ def ended(
     for one in started:
       one.kill()
       one.wait()
+  texts = [_GLOO.sub('', text) for text in texts]
   return texts, [one.returncode for one in started]

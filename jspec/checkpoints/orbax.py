@@ -26,6 +26,7 @@ import json
 import logging
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ from jspec.typing import PyTree
 
 # Inside the folder of checkpoints: steps on their way out.
 _DELETED = 'deleted.partial'
+# Processes that cannot read a checkpoint say so within this time.
+_AGREE_S = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Checkpoints:
     self._on_message = on_message
     self._owner = owner or supervised.Owner()
     self._saving: supervised.Task | None = None
+    self._has_failed = False
     self._quiet = _Quiet()
     self._policy = checkpoint_managers.AnyPreservationPolicy(
       [
@@ -166,6 +170,7 @@ class Checkpoints:
       # What a cut file raises depends on which file was cut.
       except (ValueError, OSError, KeyError, RuntimeError) as error:
         reason = _first_line(error)
+        self._must_fail_everywhere(step, reason)
         self._manager.close()
         if jax.process_index() == 0:
           self._set_aside(step, reason)
@@ -223,13 +228,17 @@ class Checkpoints:
     if saving is not None:
       saving.join()
       if saving.error is not None:
+        self._has_failed = True
         if not saving.was_raised:
           self._on_message(str(saving.error))
-        # Orbax raises it once more in every thread that asks.
-        with contextlib.suppress(Exception):
-          self._manager.wait_until_finished()
-    self._manager.close()
-    self._quiet.stop()
+    # Orbax raises what failed once more in every thread that asks.
+    ignored = (Exception,) if self._has_failed else ()
+    with contextlib.suppress(*ignored):
+      self._manager.wait_until_finished()
+    with contextlib.suppress(*ignored):
+      self._manager.close()
+    if not self._has_failed:  # What was under way then still ends.
+      self._quiet.stop()
 
   def _open(self):
     return ocp.CheckpointManager(
@@ -240,7 +249,9 @@ class Checkpoints:
         best_fn=self._rank,
         best_mode='max',
         # A folder that cannot be made is said at once.
-        async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+        async_options=ocp.AsyncOptions(
+          create_directories_asynchronously=False, barrier_sync_fn=_barrier()
+        ),
         cleanup_tmp_directories=True,
         todelete_subdir=_DELETED,
       ),
@@ -259,6 +270,7 @@ class Checkpoints:
     try:
       yield
     except kinds as error:
+      self._has_failed = True
       raise errors.UserError(
         f'checkpoint {step} could not be written to {self._folder} '
         f'({_first_line(error)}): make room there or mend the disk; the same'
@@ -286,6 +298,23 @@ class Checkpoints:
       return f'its metrics cannot be read ({error})'
     return '' if self._metric in metrics else f'it has no {self._metric}'
 
+  def _must_fail_everywhere(self, step, reason):
+    """Refuses to go on where others have read what this process has not.
+
+    Or are gone, which is why it could not: what a process raises then looks
+    like a checkpoint that was cut.
+    """
+    try:
+      ocp.multihost.get_barrier_sync_fn()(
+        key=f'checkpoint {step} unreadable', timeout_ms=1000 * _AGREE_S
+      )
+    except RuntimeError as error:
+      raise errors.UserError(
+        f'checkpoint {step} in {self._folder} cannot be read by this process'
+        f' alone ({reason}): see that all processes reach the same files; the'
+        ' same command then goes on'
+      ) from error
+
   def _set_aside(self, step, reason):
     """Moves a broken step away, so that the step can be saved again."""
     source = self._folder / str(step)
@@ -300,17 +329,43 @@ class Checkpoints:
 
 
 class _Quiet(logging.Filter):
-  """Drops the tracebacks that orbax logs of what it raises as well."""
+  """Drops the tracebacks that orbax logs of what it raises as well.
+
+  And those of writes that end after a save that has failed, and its loop.
+  """
 
   def __init__(self):
     super().__init__()
+    self._before = sys.unraisablehook
+    sys.unraisablehook = self._hear
     logging.getLogger('absl').addFilter(self)
 
   def stop(self) -> None:
     logging.getLogger('absl').removeFilter(self)
+    if sys.unraisablehook == self._hear:
+      sys.unraisablehook = self._before
+
+  def _hear(self, raised):
+    if str(raised.exc_value) != 'Event loop is closed':
+      self._before(raised)
 
   def filter(self, record: logging.LogRecord) -> bool:
     return not (record.exc_info and 'orbax' in record.pathname)
+
+
+def _barrier():
+  """How orbax waits for the other processes in the background."""
+  wait = ocp.multihost.get_barrier_sync_fn()
+
+  def sync(*, key, timeout_ms):
+    # Orbax waits in a `finally` too. Where this process has failed the others
+    # are not there but behind it, so its error is not told for 20 minutes.
+    error = sys.exception()
+    if error is not None:
+      raise error
+    wait(key=key, timeout_ms=timeout_ms)
+
+  return sync
 
 
 def _wait_for_all(what):

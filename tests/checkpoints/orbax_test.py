@@ -6,6 +6,7 @@ import shutil
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from jspec import errors
@@ -100,6 +101,25 @@ def test_cut_checkpoint_is_skipped_with_a_message(
   save(checkpoints, [3.0], first=2)
   assert checkpoints.latest(state(0)).extra == {'at': 2}
   assert (tmp_path / 'broken_checkpoints' / '2').is_dir()
+
+
+def test_checkpoint_that_one_of_several_cannot_read_stays(
+  open_checkpoints, tmp_path, monkeypatch
+):
+  """It may be the process it read with that is gone."""
+  save(open_checkpoints(), [1.0, 2.0])
+  (tmp_path / 'checkpoints' / '2' / 'meta' / 'metadata').write_text('{')
+  checkpoints = open_checkpoints()
+
+  def nobody_comes(*, key, timeout_ms):
+    raise RuntimeError(f'{key} after {timeout_ms} ms')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(ocp.multihost, 'get_barrier_sync_fn', lambda: nobody_comes)
+    with pytest.raises(errors.UserError, match='checkpoint 2 .* alone'):
+      checkpoints.latest(state(0))
+  assert (tmp_path / 'checkpoints' / '2').is_dir()
+  assert checkpoints.latest(state(0)).step == 1
 
 
 def test_unfinished_save_is_ignored(open_checkpoints, tmp_path):

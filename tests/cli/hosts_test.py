@@ -8,6 +8,7 @@ import pytest
 
 from jspec import distributed, errors
 from jspec.cli import hosts
+from tests import starting
 
 
 def flags(*words):
@@ -47,6 +48,15 @@ def test_devices_of_one_process_make_a_mesh():
 def test_flags_that_do_not_go_together_are_refused(words, message):
   with pytest.raises(errors.UserError, match=message):
     hosts.join(flags(*words))
+
+
+def test_a_first_process_that_does_not_come_is_a_line(monkeypatch):
+  monkeypatch.setattr(distributed, 'START_S', 0.3)
+  where = starting.coordinator()
+  with pytest.raises(
+    errors.UserError, match=f'cannot join .*{where}: .*refuse'
+  ):
+    distributed.start(where, 2, 1)
 
 
 def test_what_is_raised_is_passed_on_where_there_is_nobody_else():

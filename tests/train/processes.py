@@ -3,14 +3,16 @@
 
 python -m tests.train.processes FOLDER CHANGES WHAT [flags of `jspec train`]
 
-CHANGES is JSON; WHAT is `run`, `kill N` or `term N`: at step N the process ends
-itself, or sends itself a SIGTERM.
+CHANGES is JSON; WHAT is `run`, or what happens at step N: with `kill N` the
+process ends itself, with `term N` it sends itself a SIGTERM, with `full N` none
+of its files may grow from then on.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import resource
 import signal
 import sys
 
@@ -64,9 +66,12 @@ def _at(what):
 
   def on_progress(step, metrics):
     del metrics
-    if word != 'run' and step == int(number):
-      by = signal.SIGKILL if word == 'kill' else signal.SIGTERM
-      os.kill(os.getpid(), by)
+    if word == 'run' or step != int(number):
+      return
+    if word == 'full':
+      resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+      return
+    os.kill(os.getpid(), signal.SIGKILL if word == 'kill' else signal.SIGTERM)
 
   return on_progress
 

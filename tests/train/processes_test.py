@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jspec import metrics
-from jspec.cli import processes as cli_processes
 from tests.train import processes, tiny
 
 pytestmark = pytest.mark.slow
@@ -31,6 +30,17 @@ def run(folder, *args, **named):
   texts, codes = processes.ended(processes.start(folder, *args, **named))
   assert codes == [0] * len(codes), '\n'.join(texts)
   return texts
+
+
+def ended_soon(started):
+  """As `processes.ended`, of processes that end soon after one of them."""
+  first = None
+  while None in [one.poll() for one in started]:
+    if first is None and any(one.poll() is not None for one in started):
+      first = time.monotonic()
+    time.sleep(0.1)
+    assert first is None or time.monotonic() - first < 15, 'one still waits'
+  return processes.ended(started)
 
 
 @pytest.fixture(scope='module')
@@ -68,18 +78,16 @@ def test_a_run_goes_on_when_a_process_was_lost(alone, tmp_path, lost):
     ONLINE | dict(mesh__preset='fsdp_tp'),
     what={lost: 'kill 5'},
   )
-  began = None
-  while any(one.poll() is None for one in started):
-    if began is None and started[lost].poll() is not None:
-      began = time.monotonic()
-    time.sleep(0.1)
-    assert began is None or time.monotonic() - began < 15, 'it hangs'
-  texts, codes = processes.ended(started)
+  texts, codes = ended_soon(started)
   assert codes[lost] == -9
-  # Of process 0 JAX may be the first to know: it aborts.
-  if lost or codes[1] != -6:
-    assert codes[1 - lost] == cli_processes.LOST, texts[1 - lost]
-    assert f'error: process {lost} is gone' in texts[1 - lost]
+  assert codes[1 - lost] == 2, texts[1 - lost]
+  line = (
+    f'error: process {lost} is gone: see its output; the same command goes on'
+    ' from the newest checkpoint\n'
+  )
+  assert texts[1 - lost].endswith(line)
+  # The first speaks for all until then: this is all that the other says.
+  assert lost or texts[1] == line
   assert 'Traceback' not in texts[1 - lost]
   np.testing.assert_allclose(
     losses(folder), alone[: len(losses(folder))], rtol=1e-5
@@ -100,6 +108,30 @@ def test_a_signal_to_one_process_saves_the_run_of_all(alone, tmp_path):
   assert codes == [143, 143], '\n'.join(texts)
   assert 'SIGTERM: step' in texts[0]
   run(folder, 1, 4, ONLINE | dict(mesh__preset='sp'))
+  np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
+
+
+# At a checkpoint of all, where process 0 makes the folder, and at a row that is
+# of process 0 alone.
+@pytest.mark.parametrize('full, step', [(1, 5), (0, 6), (0, 5)])
+def test_a_write_that_fails_in_one_process_stops_all_with_its_cause(
+  alone, tmp_path, full, step
+):
+  folder = folder_of(tmp_path)
+  changes = ONLINE | dict(mesh__preset='fsdp')
+  texts, codes = ended_soon(
+    processes.start(folder, 2, 4, changes, what={full: f'full {step}'})
+  )
+  assert codes == [2, 2], '\n'.join(texts)
+  for text in texts:
+    (line,) = (x for x in text.splitlines() if 'error' in x.lower())
+    assert 'make room there' in line and 'File too large' in line
+    assert 'the same command then goes on from the' in line
+    assert 'Traceback' not in text
+  assert f'error: process {full}: ' in texts[1 - full]
+  assert f'process {full}' not in texts[full]
+  texts = run(folder, 1, 4, changes)
+  assert 'resumed from step 4' in texts[0]
   np.testing.assert_allclose(losses(folder), alone, rtol=1e-5)
 
 
