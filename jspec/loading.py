@@ -16,18 +16,23 @@ import inspect
 import pathlib
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from jspec import errors, opening
-from jspec.targets import embedded, reading, transformer
+from jspec.targets import embedded, reading, tiling, transformer
 from jspec.text import chat
 from jspec.text import tokenizer as tokenizer_lib
 
 # Folder of a training workdir that holds its best drafter, exported.
 EXPORT = 'export'
+
+# What loading a target is made of, in order: header, texts and tokenizer; the
+# arrays on their devices; those of a CPU in tiles as well; the fingerprint.
+STEPS = ('open', 'arrays', 'tiles', 'fingerprint')
 
 DRAFTERS = 'none, ngram, shipped, suffix, a checkpoint folder or module:attr'
 
@@ -78,6 +83,7 @@ def load_target(
   *,
   progress: bool = True,
   mesh: Mesh | None = None,
+  on_step: Callable[[str], None] = lambda step: None,
 ) -> LoadedTarget:
   """Loads a target by name, folder, GGUF file or hub name.
 
@@ -85,13 +91,16 @@ def load_target(
     spec: see the module docstring.
     progress: draw progress on stderr when it is a terminal.
     mesh: devices it is read to (`sharding.checked`); None: the first one.
+    on_step: called with the name of each of `STEPS` that is done.
 
   Raises:
     errors.UserError: unknown name or option, unreadable or unsupported model.
   """
   bar = _Bar(progress)
   try:
-    return _load(opening.open_target(spec, bar.show), bar, mesh)
+    found = opening.open_target(spec, bar.show)
+    on_step('open')
+    return _load(found, bar, mesh, on_step)
   finally:
     bar.clear()
 
@@ -178,7 +187,10 @@ def load_drafter(spec: str, target: LoadedTarget) -> Drafter | None:
 
 
 def _load(
-  found: opening.OpenTarget, bar: '_Bar', mesh: Mesh | None
+  found: opening.OpenTarget,
+  bar: '_Bar',
+  mesh: Mesh | None,
+  on_step: Callable[[str], None],
 ) -> LoadedTarget:
   name, reader = found.name, found.reader()
   model = reading.read(
@@ -188,15 +200,19 @@ def _load(
     is_split=_splits_layers(),
     on_array=lambda done, total: bar.show(f'reading {name}', done, total),
   )
+  on_step('arrays')
   if _splits_layers() and mesh is None:
-    model.add_tiles()
+    tiling.add(model)
+  on_step('tiles')
+  fingerprint = reader.fingerprint()
+  on_step('fingerprint')
   return LoadedTarget(
     name=name,
     model=model,
     tokenizer=found.tokenizer,
     template=found.template,
     stop_ids=found.tokenizer.eos_ids,
-    fingerprint=reader.fingerprint(),
+    fingerprint=fingerprint,
     options=found.options,
   )
 

@@ -33,6 +33,8 @@ class Conversion:
     keeps_axes: whether there are as many axes, in that order or in reverse; if
       not, only whole tensors can be converted.
     only_moves: whether the numbers themselves stay as they are.
+    moves: how rows on disk change places, before they are turned if they are,
+      where that is all of `to_leaf`; it takes their bytes as well as numbers.
   """
 
   to_leaf: Callable[[np.ndarray], np.ndarray]
@@ -41,6 +43,7 @@ class Conversion:
   units: tuple[int, ...] = ()
   keeps_axes: bool = True
   only_moves: bool = True
+  moves: Callable[[np.ndarray], np.ndarray] | None = None
 
   def __call__(self, values: np.ndarray) -> np.ndarray:
     """From the tensor on disk to the values of a leaf."""
@@ -81,9 +84,9 @@ def _turned(values: np.ndarray) -> np.ndarray:
   return values.T
 
 
-identity = Conversion(_same, _same)
+identity = Conversion(_same, _same, moves=_same)
 # [out, in] as [in, out].
-transpose = Conversion(_turned, _turned, is_turned=True)
+transpose = Conversion(_turned, _turned, is_turned=True, moves=_same)
 # A gain w that is applied as 1 + w.
 plus_one = Conversion(
   lambda gain: gain.astype(np.float32) + 1,

@@ -8,15 +8,15 @@ a quantisation that was never tested here is refused by name.
 """
 
 import math
+import mmap
 import pathlib
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
 
 import gguf
 import numpy as np
 
 from jspec import errors
-from jspec.checkpoints import conversions
+from jspec.checkpoints import conversions, gguf_columns, gguf_header
 
 QUANTIZATIONS = (
   'F32',
@@ -52,28 +52,22 @@ class GGUFFile:
     with path.open('rb') as stream:
       if stream.read(4) != b'GGUF':
         raise errors.UserError(f'{path} is not a GGUF file (no GGUF magic)')
+      data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     try:
-      reader = gguf.GGUFReader(path)
-      # Reader-made entries (GGUF.version, ...) describe the container.
-      self.metadata: dict[str, Any] = {
-        key: field.contents()
-        for key, field in reader.fields.items()
-        if not key.startswith('GGUF.')
-      }
-    except (ValueError, IndexError, KeyError, OverflowError) as error:
-      # The package reports a short file as a failed reshape or index.
+      self.metadata, self._tensors = gguf_header.parse(data)
+    except ValueError as error:
       raise errors.UserError(
         f'{path} is truncated or not readable as GGUF ({error}); fetch it again'
       ) from error
-    self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+    self._bytes = np.frombuffer(data, np.uint8)
     self._check_types()
 
   def _check_types(self) -> None:
     refused = sorted(
       {
-        tensor.tensor_type.name
+        tensor.kind.name
         for tensor in self._tensors.values()
-        if tensor.tensor_type.name not in QUANTIZATIONS
+        if tensor.kind.name not in QUANTIZATIONS
       }
     )
     if refused:
@@ -88,8 +82,7 @@ class GGUFFile:
 
   def shape(self, name: str) -> tuple[int, ...]:
     """Returns a shape in row-major order, [out, in] for a matrix."""
-    # GGUF lists the fastest axis first.
-    return tuple(int(n) for n in reversed(self._tensors[name].shape))
+    return self._tensors[name].shape
 
   def read(self, name: str) -> np.ndarray:
     """Returns a tensor as float32."""
@@ -101,18 +94,36 @@ class GGUFFile:
     tensor = self._tensors[name]
     rows, *rest = box
     shape = rows.stop - rows.start, *self.shape(name)[1:]
-    # Slices of a memmap take numpy longer than what is done with them.
-    data = tensor.data.view(np.ndarray)
+    data = self._stored(tensor)
     data = _in_long_rows(data[rows] if rest else data, math.prod(shape[1:]))
-    values = gguf.quants.dequantize(data, tensor.tensor_type)
+    values = gguf.quants.dequantize(data, tensor.kind)
     if not rest:
       values, shape = values[rows], shape[:1]
-    if values.size != math.prod(shape):
-      raise errors.UserError(
-        f'{self.where}: tensor {name} holds {values.size} values, not {shape}'
-      )
     values = values.astype(np.float32, copy=False).reshape(shape)
     return values[(slice(None), *rest)]
+
+  def columns(
+    self,
+    name: str,
+    box: conversions.Box,
+    moves: Callable[[np.ndarray], np.ndarray],
+    out: np.ndarray,
+  ) -> bool:
+    """See `names.Packed`."""
+    tensor = self._tensors[name]
+    rows, inside = box
+    is_whole = (inside.start, inside.stop) == (0, tensor.shape[1])
+    is_known = tensor.kind.name in gguf_columns.KINDS
+    if not (is_whole and is_known and out.dtype == np.float32):
+      return False
+    data = moves(self._stored(tensor)[rows])
+    gguf_columns.write(data, tensor.kind.name, out)
+    return True
+
+  def _stored(self, tensor):
+    """The bytes of a tensor, those of a row on the last axis."""
+    found = self._bytes[tensor.start : tensor.start + tensor.num_bytes]
+    return found.reshape(*tensor.shape[:-1], tensor.row_bytes)
 
 
 def _in_long_rows(data, width):

@@ -13,20 +13,16 @@ that cannot be converted in parts (`checkpoints.conversions`) are read whole.
 import bisect
 import concurrent.futures
 import itertools
-import os
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from jspec.checkpoints import conversions, names
+from jspec.checkpoints import conversions, host_memory, names
 
-# Rows of a tensor that become columns at once; 16 take numpy twice the time.
-_ROWS = 8
-_MAX_THREADS = 16
 # What is larger is cut, that every thread has a piece.
 _LARGE_BYTES = 1 << 24
-# XLA takes a buffer of a CPU as it is where it begins at a multiple of this.
-_ALIGNMENT = 64
+# Numbers of a tensor of few bits that are floats at once.
+_DECODED = 1 << 17
 
 
 class Leaves:
@@ -67,22 +63,31 @@ class Leaves:
       for name, found in self._rules.items()
     }
 
-  def read(self, leaf: str, box: conversions.Box, out: np.ndarray) -> None:
+  def read(
+    self,
+    leaf: str,
+    box: conversions.Box,
+    out: np.ndarray,
+    *,
+    num_threads: int | None = None,
+  ) -> None:
     """Reads a part of a leaf.
 
     Args:
       leaf: its name.
       box: the part, a slice with both ends for each axis.
       out: where to, of any float dtype.
+      num_threads: that share the work; None: as many as there are cores.
     """
-    workers = min(_MAX_THREADS, os.cpu_count() or 1)
+    workers = num_threads or host_memory.threads()
     jobs = [
       (*one, part, out[at])
       for part, at in _cut(box, workers if out.nbytes > _LARGE_BYTES else 1)
       for one in self._wanted(leaf, part)
     ]
-    if len(jobs) == 1:
-      self._read_one(*jobs[0])
+    if len(jobs) == 1 or workers == 1:
+      for job in jobs:
+        self._read_one(*job)
       return
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
       for _ in pool.map(lambda job: self._read_one(*job), jobs):
@@ -121,18 +126,46 @@ class Leaves:
       for (start, stop), own in zip(bounds, full, strict=True)
       if not isinstance(own, int)
     )
-    _copy(self._values(rule, tuple(inside), shape), out[tuple(at)])
-
-  def _values(self, rule, box, shape):
-    """The converted values of a part, a view where that is enough."""
-    convert = rule.convert
+    view, inside = out[tuple(at)], tuple(inside)
     found = None
-    if isinstance(convert, conversions.Conversion):
-      found = convert.sources(box, shape)
+    if isinstance(rule.convert, conversions.Conversion):
+      found = rule.convert.sources(inside, shape)
     if found is None:
-      return convert(self._source.read(rule.source))[box]
+      host_memory.copy(
+        rule.convert(self._source.read(rule.source))[inside], view
+      )
+      return
     on_disk, rest = found
-    return convert(self._source.part(rule.source, on_disk))[rest]
+    if isinstance(self._source, names.Packed):
+      if self._has_decoded(rule, on_disk, view):
+        return
+      if rule.convert is conversions.identity and view.ndim == 2:
+        self._decode_rows(rule, on_disk, view)
+        return
+    host_memory.copy(
+      rule.convert(self._source.part(rule.source, on_disk))[rest], view
+    )
+
+  def _has_decoded(self, rule, on_disk, view):
+    """Has the source write columns, where it knows how and no more is asked."""
+    moves = rule.convert.moves
+    if moves is None or view.ndim != 2:
+      return False
+    # Rows that a view takes as columns, of a head that is the embedding.
+    columns = view if rule.convert.is_turned else view.T
+    sizes = tuple(part.stop - part.start for part in on_disk)
+    if sizes != columns.shape[::-1] or host_memory.is_turned(columns):
+      return False
+    return self._source.columns(rule.source, on_disk, moves, columns)
+
+  def _decode_rows(self, rule, on_disk, view):
+    """A few rows at a time, whose floats stay in a cache."""
+    rows, *rest = on_disk
+    step = max(1, _DECODED // max(1, view.shape[1]))
+    for start in range(rows.start, rows.stop, step):
+      some = slice(start, min(start + step, rows.stop))
+      at = slice(some.start - rows.start, some.stop - rows.start)
+      host_memory.copy(self._source.part(rule.source, (some, *rest)), view[at])
 
 
 def _cut(box, count):
@@ -149,21 +182,3 @@ def _cut(box, count):
     at = (names.ALL,) * axis + (slice(start, stop),)
     pieces.append(((*box[:axis], own, *box[axis + 1 :]), at))
   return pieces
-
-
-def _copy(values, view):
-  """Copies values, which may lie on disk as columns, to where they belong."""
-  if values.ndim != 2 or values.flags.c_contiguous:
-    view[...] = values
-    return
-  for i in range(0, values.shape[1], _ROWS):
-    rows = values[:, i : i + _ROWS].T
-    view[:, i : i + _ROWS] = rows.astype(view.dtype, copy=False).T
-
-
-def empty(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-  """An array that a CPU backend of XLA takes without copying it."""
-  num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-  flat = np.empty(num_bytes + _ALIGNMENT, np.uint8)
-  skip = -flat.ctypes.data % _ALIGNMENT
-  return flat[skip : skip + num_bytes].view(dtype).reshape(shape)

@@ -54,6 +54,30 @@ class Source(Protocol):
     """
 
 
+@runtime_checkable
+class Packed(Source, Protocol):
+  """A source whose tensors are of few bits, which it decodes."""
+
+  def columns(
+    self,
+    name: str,
+    box: conversions.Box,
+    moves: Callable[[np.ndarray], np.ndarray],
+    out: np.ndarray,
+  ) -> bool:
+    """Decodes rows of a matrix straight into columns.
+
+    Args:
+      name: of the tensor.
+      box: rows and what of them, slices with both ends.
+      moves: changes places of rows, see `conversions.Conversion`.
+      out: where to, [what of them, rows], of any float dtype.
+
+    Returns:
+      Whether it has; if not, `part` gives the values.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Held:
   """A `Source` whose tensors are in memory."""

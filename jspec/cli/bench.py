@@ -69,7 +69,8 @@ def add(programs) -> None:
     'load',
     help='seconds to read a target, beside those to read its files',
     description='Reads the files of a target as bytes, and as the target, in'
-    ' turns; before each, the system is told to forget what it has of them.',
+    ' turns; before each, the system is told to forget what it has of them. A'
+    ' target is loaded in a process of its own every time.',
     allow_abbrev=False,
   )
   options.add_target(load)
@@ -133,16 +134,15 @@ def run_kernels(args: argparse.Namespace) -> None:
 def run_load(args: argparse.Namespace) -> None:
   """Measures loading and prints a line."""
   options.writable(args.json)
-  from jspec import distributed
   from jspec.bench import load
 
-  mesh = None if args.devices is None else distributed.mesh(args.devices)
   with progress.Wait('reading', unit='rounds') as wait:
     result = load.run(
       args.target,
-      mesh=mesh,
+      devices=args.devices,
       repeats=args.repeats,
       is_warm=args.warm,
+      is_apart=True,
       on_progress=wait.update,
     )
   print(load.line(result))

@@ -83,17 +83,31 @@ def quantise(weight: np.ndarray | Array, form: str, axis: int = -2) -> QArray:
     form: one of `FORMS`.
     axis: that a product sums over.
   """
-  xp = np if isinstance(weight, np.ndarray) else jnp
-  wide = xp.asarray(weight, np.float32)
-  largest = xp.max(xp.abs(wide), axis=axis, keepdims=True)
-  scale = largest / np.float32(LARGEST[form])
-  # A column of zeros has any scale.
-  scale = xp.where(scale > 0, scale, np.float32(1))
-  values = wide / scale
-  if form == 'int8':
-    values = xp.rint(values)
   limit = LARGEST[form]
-  return QArray(xp.clip(values, -limit, limit).astype(DTYPES[form]), scale)
+  if isinstance(weight, np.ndarray):
+    # With as little new memory as can be.
+    wide = weight.astype(np.float32, copy=False)
+    least, most = (f(wide, axis=axis, keepdims=True) for f in (np.min, np.max))
+    scale = _scale(np.maximum(most, -least), limit, np)
+    values = wide / scale
+    if form == 'int8':
+      np.rint(values, out=values)
+    np.clip(values, -limit, limit, out=values)
+  else:
+    wide = jnp.asarray(weight, jnp.float32)
+    largest = jnp.max(jnp.abs(wide), axis=axis, keepdims=True)
+    scale = _scale(largest, limit, jnp)
+    values = wide / scale
+    if form == 'int8':
+      values = jnp.rint(values)
+    values = jnp.clip(values, -limit, limit)
+  return QArray(values.astype(DTYPES[form]), scale)
+
+
+def _scale(largest, limit, xp):
+  scale = largest / np.float32(limit)
+  # A column of zeros has any scale.
+  return xp.where(scale > 0, scale, np.float32(1))
 
 
 def dequantised(weight: Weight, dtype=jnp.float32) -> Array:

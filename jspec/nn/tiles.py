@@ -11,7 +11,7 @@ than 1 (`jspec bench kernels`). From 8 rows on the library is as fast and later
 faster, so whoever decodes with few rows keeps both forms.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -31,18 +31,23 @@ def cut(weight: Shaped[Array, 'D F']) -> Array:
   return weight.reshape(rows, -1, COLUMNS).swapaxes(0, 1)
 
 
-def cut_all(module: PyTree, but: Collection[str] = ()) -> PyTree:
+def cut_all(
+  module: PyTree,
+  but: Collection[str] = (),
+  cut_one: Callable[[Array], Array] = cut,
+) -> PyTree:
   """The same module with every matrix cut; the rest is shared.
 
   Args:
     module: any, or a weight of eight bits.
     but: names of matrices that others than `matmul` multiply.
+    cut_one: another way to the same as `cut`.
   """
   whole = {f'.{name}' for name in but} | {f"['{name}']" for name in but}
 
   def one(path, x):
     is_whole = x.ndim != 2 or any(str(key) in whole for key in path)
-    return x if is_whole else cut(x)
+    return x if is_whole else cut_one(x)
 
   return jax.tree_util.tree_map_with_path(one, module)
 

@@ -165,6 +165,7 @@ def rules(
     lambda values: interleave_rows(values.T, config.head_width),
     is_turned=True,
     units=(1, config.head_width),
+    moves=lambda rows: rotate_half_rows(rows, config.head_width),
   )
   return tables.table(
     config,

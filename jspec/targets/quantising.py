@@ -2,27 +2,30 @@
 """An array of a target in eight bits, straight from its files.
 
 A scale is of all numbers that a product sums over, so pieces are read which
-have all of them, and of as few other rows and columns as make 64 MB in floats:
+have all of them, and of as few other rows and columns as make 1 MB in floats:
 
   down [F, D] on 4 devices     a piece, F rows of some columns of D
                                -> its scales, which every device holds
                                -> F / 4 rows of values for each device
 
-So files are read once, and the host holds a piece in floats beside the values
-of one shard; of all shards of one array where, as above, they have scales in
-common.
+So files are read once, and the host holds pieces in floats, one a thread,
+beside the values of one shard; of all shards of one array where, as above, they
+have scales in common.
 """
 
+import concurrent.futures
+import dataclasses
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from jspec.checkpoints import conversions, lazy
+from jspec.checkpoints import conversions, host_memory
 from jspec.nn import qarray
 from jspec.targets import quantised, variables
 
-PIECE_BYTES = 1 << 26
+# Stays in a cache through the operations that follow.
+PIECE_BYTES = 1 << 20
 
 
 def read(variable: variables.Variable, form: str) -> qarray.QArray:
@@ -62,14 +65,17 @@ def _groups(places, axis, shape):
 def _quantised(variable, form, axis, whole, places):
   """The values of each place of a group, and its scale."""
   parts = [
-    lazy.empty(variables.sizes(box), qarray.DTYPES[form]) for box, _ in places
+    variable.empty(variables.sizes(box), qarray.DTYPES[form])
+    for box, _ in places
   ]
   sizes = list(variables.sizes(whole))
   sizes[axis] = 1
-  scale = lazy.empty(tuple(sizes), np.float32)
-  for piece in _pieces(whole, axis):
+  scale = variable.empty(tuple(sizes), np.float32)
+  own = dataclasses.replace(variable, num_threads=1)
+
+  def quantise(piece):
     floats = np.empty(variables.sizes(piece), np.float32)
-    variable.read(piece, floats)
+    own.read(piece, floats)
     one = qarray.quantise(floats, form, axis - floats.ndim)
     at = [
       slice(part.start - all_.start, part.stop - all_.start)
@@ -79,6 +85,15 @@ def _quantised(variable, form, axis, whole, places):
     scale[tuple(at)] = one.scale
     for part, (box, _) in zip(parts, places, strict=True):
       part[tuple(at)] = one.values[(slice(None),) * axis + (box[axis],)]
+
+  workers = variable.num_threads or host_memory.threads()
+  if workers == 1:
+    for piece in _pieces(whole, axis):
+      quantise(piece)
+  else:
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+      for _ in pool.map(quantise, _pieces(whole, axis)):
+        pass
   return parts, scale
 
 

@@ -4,10 +4,13 @@
 An empty model says which arrays there are; each is read shard by shard, in the
 dtype asked for, with the columns in the order of shards (`nn.fused`). A shard
 that several devices hold is read once. Host memory holds one shard beside what
-lies on devices, and on a CPU, whose device is the host, the shard becomes the
-array. `quantising` does the same for weights of eight bits.
+lies on devices; threads share the work on it. On a CPU, whose device is the
+host, the shard becomes the array, so each thread reads an array of its own.
+`quantising` does the same for weights of eight bits.
 """
 
+import concurrent.futures
+import functools
 import hashlib
 import json
 import math
@@ -19,7 +22,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jspec import errors
-from jspec.checkpoints import conversions, lazy, names
+from jspec.checkpoints import conversions, host_memory, lazy, names
 from jspec.targets import (
   architecture,
   quantised,
@@ -66,13 +69,20 @@ class Reader:
       del shapes['head']
     self._leaves = lazy.Leaves(rules, source, shapes, ignored=ignored)
 
-  def read(self, name: str, box: conversions.Box, out: np.ndarray) -> None:
+  def read(
+    self,
+    name: str,
+    box: conversions.Box,
+    out: np.ndarray,
+    num_threads: int | None = None,
+  ) -> None:
     """Reads a part of an array, as `lazy.Leaves.read`."""
+    read = functools.partial(self._leaves.read, num_threads=num_threads)
     if name == 'head' and self.config.tied:
       # Materialised [in, out]: on a CPU the transposed matmul is slower.
-      self._leaves.read('embedding', box[::-1], out.T)
+      read('embedding', box[::-1], out.T)
       return
-    self._leaves.read(name, box, out)
+    read(name, box, out)
     scale = self.config.embedding_scale
     if name == 'embedding' and scale != 1:
       if out.dtype == np.float32:
@@ -163,19 +173,47 @@ def read(
     layout = sharding.arrange(target, sharding.checked(mesh))
   found = nnx.to_flat_state(nnx.state(target))
   total = sum(math.prod(param.shape) for _, param in found)
-  done = 0
-  for path, param in found:
+  is_host = _platform(mesh) == 'cpu'
+  width = jax.numpy.dtype(dtype).itemsize
+  arena = host_memory.Arena(
+    sum(
+      leaf.size * min(width, leaf.dtype.itemsize)
+      for leaf in jax.tree.leaves(nnx.state(target))
+    )
+  )
+  empty = arena.empty if is_host else host_memory.empty
+
+  def one(path):
     name = path[-1]
-    rows = _rows(reader.config, target, path)
-    one = variables.Variable(reader, name, rows, layout)
+    variable = variables.Variable(
+      reader,
+      name,
+      _rows(reader.config, target, path),
+      layout,
+      empty,
+      1 if is_host else None,
+    )
     if weights is not None and name in quantised.AXES:
-      param.set_value(quantising.read(one, weights))
-    else:
-      param.set_value(_array(one, _dtype(name, dtype)))
-    done += math.prod(one.shape)
-    if on_array is not None:
-      on_array(done, total)
+      return quantising.read(variable, weights)
+    return _array(variable, _dtype(name, dtype))
+
+  done, paths = 0, [path for path, _ in found]
+  with concurrent.futures.ThreadPoolExecutor(host_memory.threads()) as pool:
+    # Who placed arrays elsewhere by a context (`jax.default_device`) did so for
+    # this thread alone.
+    arrays = (pool.map if is_host else map)(one, paths)
+    for (_, param), array in zip(found, arrays, strict=True):
+      param.set_value(array)
+      done += array.size
+      if on_array is not None:
+        on_array(done, total)
   return target
+
+
+def _platform(mesh):
+  return (
+    jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+  )
 
 
 def abstract(
@@ -252,7 +290,7 @@ def _array(variable: variables.Variable, dtype: np.dtype) -> Array:
   shape = variable.shape
   lies, shards = variable.lies(shape), []
   for box, devices in variables.places(shape, lies):
-    host = lazy.empty(variables.sizes(box), dtype)
+    host = variable.empty(variables.sizes(box), dtype)
     variable.read(box, host)
     shards += variables.put(host, devices)
   return variables.assembled(shape, lies, shards)

@@ -8,6 +8,7 @@ it.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -70,13 +71,16 @@ class Transformer(nnx.Module):
     self.tiled, self.tiled_head = nnx.data(None), nnx.data(None)
     self.layers = layer_lib.assemble(config, arrays, is_split)
 
-  def add_tiles(self) -> None:
+  def add_tiles(self, cut_one: Callable[[Array], Array] = tiles.cut) -> None:
     """Keeps the matrices of split layers in tiles as well, for few rows.
 
     For decoding on a CPU (`nn.tiles`); it takes their memory once more.
+
+    Args:
+      cut_one: another way to the same as `tiles.cut`.
     """
-    self.tiled = tiles.cut_all(self.layers, moe.NOT_IN_TILES)
-    self.tiled_head = nnx.Param(tiles.cut(self.head[...]))
+    self.tiled = tiles.cut_all(self.layers, moe.NOT_IN_TILES, cut_one)
+    self.tiled_head = nnx.Param(cut_one(self.head[...]))
 
   def embed(self, tokens: Int[Array, '*batch']) -> Float[Array, '*batch D']:
     """Input embeddings of the tokens."""

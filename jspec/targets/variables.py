@@ -7,14 +7,15 @@ a place            [D, F / 8]  what one device, or several, hold of it
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from jspec.checkpoints import conversions
+from jspec.checkpoints import conversions, host_memory
 from jspec.nn import fused
 from jspec.targets import sharding
 from jspec.typing import Array
@@ -33,12 +34,16 @@ class Variable:
     rows: which rows of that array it holds; a number for one layer without the
       axis, None for an array outside layers.
     layout: of the model; None on one device.
+    empty: makes the arrays of the host, as `host_memory.empty`.
+    num_threads: that read a part; None: as many as there are cores.
   """
 
   reader: Any
   name: str
   rows: list[int] | int | None
   layout: sharding.Layout | None
+  empty: Callable[..., np.ndarray] = host_memory.empty
+  num_threads: int | None = None
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -79,7 +84,8 @@ class Variable:
       at += stop - start
 
   def _read_rows(self, box, out):
-    read, name, rows = self.reader.read, self.name, self.rows
+    name, rows = self.name, self.rows
+    read = functools.partial(self.reader.read, num_threads=self.num_threads)
     if rows is None:
       read(name, box, out)
     elif isinstance(rows, int):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from jspec import errors
+from jspec import errors, loading
 from jspec.bench import load
 from jspec.checkpoints import safetensors
 from tests import tiny_model
@@ -19,8 +19,11 @@ def test_both_are_measured_as_often_as_asked_for(tmp_path):
   )
   assert seen == [(1, 2), (2, 2)]
   assert found['file_bytes'] == (path / safetensors.FILE).stat().st_size
-  assert [len(times) for times in found['all_s'].values()] == [2, 2]
+  assert [len(times) for times in found['all'].values()] == [2, 2]
   assert found['ratio'] == found['load_s'] / found['disk_s'] > 0
+  for one in found['all']['load']:
+    steps = sum(one[f'{step}_s'] for step in loading.STEPS)
+    assert 0.9 * one['load_s'] < steps <= one['load_s']
   # The head is the embedding, which an array of its own repeats.
   tied = 2 * tiny_model.VOCAB * tiny_model.WIDTH
   assert found['array_bytes'] > 2 * tied
@@ -42,3 +45,15 @@ def test_eight_bits_are_read_as_such(tmp_path):
     for options in ('', ',weights=int8')
   )
   assert small < 0.9 * plain
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_gives_the_same_bytes(tmp_path):
+  path = tiny_model.write(tmp_path / 'tiny')
+  own, apart = (
+    load.run(str(path), repeats=1, is_apart=is_apart)
+    for is_apart in (False, True)
+  )
+  assert own['array_bytes'] == apart['array_bytes']
+  # It has what this process has had all the time: it grew from little.
+  assert apart['peak_bytes'] > 0

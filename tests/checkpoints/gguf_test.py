@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jspec import errors
-from jspec.checkpoints import gguf
+from jspec.checkpoints import gguf, gguf_header, names
 
 TYPE = gguf_package.GGMLQuantizationType
 
@@ -160,3 +160,69 @@ def test_duplicate_tensor_is_refused(tmp_path):
   path.write_bytes(data.replace(b'wb', b'wa'))
   with pytest.raises(errors.UserError, match='wa'):
     gguf.GGUFFile(path)
+
+
+def test_the_header_says_what_the_package_reads_in_it(tmp_path):
+  path = write(
+    tmp_path / 'x.gguf',
+    {
+      'w': (np.zeros((2, 32), np.float32), None),
+      'b': (np.zeros(3, np.float16), None),
+    },
+    [
+      ('add_array', 'numbers', [1, -2, 3]),
+      ('add_array', 'reals', [0.5, 0.25]),
+      ('add_bool', 'yes', True),
+      ('add_float32', 'small', 1e-5),
+      ('add_int8', 'least', -7),
+      ('add_array', 'texts', ['', 'ä', 'Ġthe']),
+      ('add_uint64', 'large', 1 << 40),
+    ],
+  )
+  want = gguf_package.GGUFReader(path)
+  fields, tensors = gguf_header.parse(path.read_bytes())
+  assert fields == {
+    key: field.contents()
+    for key, field in want.fields.items()
+    if not key.startswith('GGUF.')
+  }
+  for tensor in want.tensors:
+    found = tensors[tensor.name]
+    assert found.shape == tuple(reversed(tensor.shape.tolist()))
+    assert (found.kind, found.start) == (tensor.tensor_type, tensor.data_offset)
+    assert found.num_bytes == tensor.n_bytes
+
+
+@pytest.mark.parametrize(
+  'at, change, said',
+  [
+    (4, b'\x09', 'version 9'),
+    (8, b'\xff', 'within the header'),
+    (16, b'\xff', 'within the header'),
+    (24, b'\xff\xff\xff\xff\xff\xff\xff\x7f', 'within the header'),
+  ],
+)
+def test_a_damaged_header_is_a_user_error(tmp_path, at, change, said):
+  path = write(tmp_path / 'x.gguf', {'w': (np.ones((2, 32), 'f4'), None)})
+  data = path.read_bytes()
+  path.write_bytes(data[:at] + change + data[at + len(change) :])
+  with pytest.raises(errors.UserError, match=said):
+    gguf.GGUFFile(path)
+
+
+@pytest.mark.parametrize('kind', ['Q4_1', 'Q5_1'])
+def test_columns_are_written_where_that_is_known(tmp_path, kind):
+  values = np.random.default_rng(0).uniform(-1, 1, (8, 64)).astype(np.float32)
+  stored = gguf_package.quants.quantize(values, TYPE[kind])
+  file = gguf.GGUFFile(write(tmp_path / 'x.gguf', {'w': (stored, TYPE[kind])}))
+  assert isinstance(file, names.Packed)
+  rows, every = slice(2, 6), slice(0, 64)
+  out = np.zeros((64, 4), np.float32)
+  back = lambda found: found[::-1]  # noqa: E731
+  has = file.columns('w', (rows, every), back, out)
+  assert has == (kind == 'Q4_1')
+  if has:
+    np.testing.assert_array_equal(out, file.part('w', (rows, every))[::-1].T)
+  # Parts of rows, and numbers of other types, are the business of `part`.
+  assert not file.columns('w', (rows, slice(0, 32)), back, out[:32])
+  assert not file.columns('w', (rows, every), back, out.astype(np.float16))

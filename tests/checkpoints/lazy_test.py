@@ -89,8 +89,29 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_is_read():
     )
 
 
-def test_buffers_begin_where_xla_takes_them():
-  for size in (1, 3, 1000):
-    made = lazy.empty((size, 7), np.float32)
-    assert made.shape == (size, 7)
-    assert made.ctypes.data % 64 == 0
+class Packed(names.Held):
+  """A source that writes columns itself, and counts how often."""
+
+  num_columns = 0
+
+  def columns(self, name, box, moves, out):
+    Packed.num_columns += 1
+    out[...] = moves(self.tensors[name][box]).T
+    return True
+
+
+@pytest.mark.parametrize('leaf', SHAPES)
+def test_a_source_of_few_bits_writes_the_same(leaf, monkeypatch):
+  monkeypatch.setattr(lazy, '_DECODED', 10)
+  monkeypatch.setattr(Packed, 'num_columns', 0)
+  rules = [*RULES[:-1], names.Rule('d', 'd', (), names.identity)]
+  held = source()
+  whole = names.fill(rules, held, SHAPES)[leaf]
+  leaves = lazy.Leaves(rules, Packed('memory', held.tensors), SHAPES)
+  for turned in (False, True):
+    box = tuple(slice(0, size) for size in SHAPES[leaf])
+    out = np.zeros(whole.shape, np.float32, order='F' if turned else 'C')
+    leaves.read(leaf, box, out)
+    np.testing.assert_array_equal(out, whole)
+  # The transposed ones of `a`, and `d` where it is asked for turned.
+  assert Packed.num_columns == {'a': 2, 'd': 1}.get(leaf, 0)

@@ -122,6 +122,30 @@ def test_a_cache_of_fewer_bits_is_within_the_bound(name, form):
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize('form', forms.NAMES)
+def test_what_else_a_round_scores_changes_no_bit(form):
+  """Neither logits nor kept rows of a node depend on the nodes behind it."""
+  tokens = np.random.default_rng(0).integers(3, 250, (2, 12))
+  target = make('llama', cache_form=form)
+
+  def run(tokens):
+    logits, cache = goldens.feed(target, goldens.empty_cache(target, 2), tokens)
+    # Pages of four rows, in which the last ones are not among the compared.
+    kept = [
+      np.asarray(x)[:, [0, 1, 8, 9]] for x in jax.tree.leaves(cache.pages)
+    ]
+    return [np.asarray(logits[:, :8]), *kept]
+
+  other = tokens.copy()
+  other[:, 8:] = tokens[:, 8:] % 240 + 5
+  for first, second in zip(run(tokens), run(other), strict=True):
+    np.testing.assert_array_equal(first, second)
+  # Negative control: the nodes themselves.
+  other[:, 7] = tokens[:, 7] % 240 + 5
+  assert not np.array_equal(run(tokens)[0], run(other)[0])
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize('form', forms.NAMES)
 def test_a_round_sees_its_own_rows_as_the_next_one_will(form, monkeypatch):
   """Nodes scored together give what they give one chunk after the other."""
   tokens = np.random.default_rng(0).integers(3, 250, (2, 12))

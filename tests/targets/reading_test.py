@@ -244,8 +244,8 @@ def test_a_file_that_is_not_whole_is_one_clear_line(tmp_path, harm):
 
 
 def test_jax_takes_the_buffers_of_a_cpu_as_they_are():
-  from jspec.checkpoints import lazy
+  from jspec.checkpoints import host_memory
 
-  host = lazy.empty((300, 700), np.float32)
+  host = host_memory.empty((300, 700), np.float32)
   placed = jax.device_put(host)
   assert placed.unsafe_buffer_pointer() == host.ctypes.data
