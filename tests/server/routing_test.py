@@ -103,10 +103,11 @@ def test_report_counts_what_was_chosen():
 
 
 def test_speed_is_learned_by_domain():
-  engine = fake.Engine(fake.saying('x' * 60), pause_s=0.002)
+  engine = fake.Engine(fake.saying('x' * 60), pause_s=0.005)
 
   def slow(prompt, ask):
-    engine.per_step = 6 if ask.drafter == 'suffix' else 2
+    # Ten times, so that twice shows on a busy machine.
+    engine.per_step = 20 if ask.drafter == 'suffix' else 2
     return fake.saying('x' * 60)(prompt, ask)
 
   engine.says = slow
