@@ -90,8 +90,8 @@ def _block(batch, key):
 def _eagle3(batch, key):
   config = eagle3_loss.LossConfig(num_anchors=2)
   at = eagle3_loss.anchors(batch, config, key)
-  found = eagle3_loss.labels(batch, at, 3)
-  return found.index, found.exists
+  index, _ = anchors.label_run(at, batch.is_answer, batch.segments, 3)
+  return index, eagle3_loss.labels(batch, at, 3).exists
 
 
 def _mtp(batch, key):
