@@ -143,8 +143,15 @@ class RandomReader:
     draws = np.random.default_rng(0).standard_normal(_PERIOD, np.float32)
     self._draws: Any = draws
 
-  def read(self, name: str, box: conversions.Box, out: np.ndarray) -> None:
+  def read(
+    self,
+    name: str,
+    box: conversions.Box,
+    out: np.ndarray,
+    num_threads: int | None = None,
+  ) -> None:
     """Fills a part of an array; norms near 1, else rows of unit size."""
+    del num_threads
     fan_in = 1
     if not name.endswith(('norm', 'bias', 'sinks', 'embedding')):
       fan_in = self.shapes[name][-2]
