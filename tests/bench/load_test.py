@@ -55,5 +55,5 @@ def test_a_process_of_its_own_gives_the_same_bytes(tmp_path):
     for is_apart in (False, True)
   )
   assert own['array_bytes'] == apart['array_bytes']
-  # It has what this process has had all the time: it grew from little.
-  assert apart['peak_bytes'] > 0
+  assert own['file_bytes'] == apart['file_bytes']
+  assert apart['is_apart'] and not own['is_apart']
