@@ -62,6 +62,7 @@ class LoadedTarget:
       one it was trained for. Of the weights as they were read: a drafter fits
       all forms of its target.
     options: forms that were asked for, as they are written.
+    opened: its files, for who reads them to other places.
   """
 
   name: str
@@ -71,6 +72,7 @@ class LoadedTarget:
   stop_ids: tuple[int, ...]
   fingerprint: str
   options: str = ''
+  opened: opening.OpenTarget | None = None
 
   @property
   def label(self) -> str:
@@ -83,6 +85,7 @@ def load_target(
   *,
   progress: bool = True,
   mesh: Mesh | None = None,
+  has_layers: bool = True,
   on_step: Callable[[str], None] = lambda step: None,
 ) -> LoadedTarget:
   """Loads a target by name, folder, GGUF file or hub name.
@@ -91,6 +94,7 @@ def load_target(
     spec: see the module docstring.
     progress: draw progress on stderr when it is a terminal.
     mesh: devices it is read to (`sharding.checked`); None: the first one.
+    has_layers: False reads an outline, see `reading.read`.
     on_step: called with the name of each of `STEPS` that is done.
 
   Raises:
@@ -100,7 +104,7 @@ def load_target(
   try:
     found = opening.open_target(spec, bar.show)
     on_step('open')
-    return _load(found, bar, mesh, on_step)
+    return _load(found, bar, mesh, has_layers, on_step)
   finally:
     bar.clear()
 
@@ -190,6 +194,7 @@ def _load(
   found: opening.OpenTarget,
   bar: '_Bar',
   mesh: Mesh | None,
+  has_layers: bool,
   on_step: Callable[[str], None],
 ) -> LoadedTarget:
   name, reader = found.name, found.reader()
@@ -198,10 +203,11 @@ def _load(
     **found.forms(),
     mesh=mesh,
     is_split=_splits_layers(),
+    has_layers=has_layers,
     on_array=lambda done, total: bar.show(f'reading {name}', done, total),
   )
   on_step('arrays')
-  if _splits_layers() and mesh is None:
+  if _splits_layers() and mesh is None and has_layers:
     tiling.add(model)
   on_step('tiles')
   fingerprint = reader.fingerprint()
@@ -214,6 +220,7 @@ def _load(
     stop_ids=found.tokenizer.eos_ids,
     fingerprint=fingerprint,
     options=found.options,
+    opened=found,
   )
 
 

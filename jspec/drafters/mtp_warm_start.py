@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A new MTP drafter that begins as a copy of a layer of its target."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 
@@ -10,7 +13,10 @@ from jspec.nn import qarray, stack
 
 
 def warm_start_from_target_layer(
-  drafter: mtp.MTP, target: nnx.Module, layer: int
+  drafter: mtp.MTP,
+  target: nnx.Module,
+  layer: int,
+  read: Callable[[int], Mapping[str, Any]] | None = None,
 ) -> None:
   """Copies a decoder layer of the target into a dense drafter, in place.
 
@@ -22,6 +28,8 @@ def warm_start_from_target_layer(
     drafter: with a dense layer of the target's shapes.
     target: its `layers` have the arrays of `mtp_layer.array_shapes`.
     layer: 0-based.
+    read: gives the arrays of a layer of the target by name, from its files;
+      None takes those of `target`.
 
   Raises:
     UserError: no such layer, or it has other arrays or shapes.
@@ -30,14 +38,10 @@ def warm_start_from_target_layer(
     raise errors.UserError(
       f'layer={layer}: the target has layers 0..{target.num_layers - 1}'
     )
-  source = stack.layer(target.layers, layer)
+  source = read(layer) if read else _arrays(stack.layer(target.layers, layer))
   leaves = drafter.layer.leaves()
   shapes = {name: leaf.shape for name, leaf in leaves.items()}
-  theirs = {
-    name: leaf.shape
-    for name, leaf in vars(source).items()
-    if isinstance(leaf, nnx.Param)
-  }
+  theirs = {name: array.shape for name, array in source.items()}
   if shapes != theirs:
     differ = sorted(set(shapes.items()) ^ set(theirs.items()))
     raise errors.UserError(
@@ -45,11 +49,16 @@ def warm_start_from_target_layer(
       f' {differ}: give the drafter the shapes of the target, dense'
     )
   for name, leaf in leaves.items():
-    array = qarray.dequantised(getattr(source, name)[...])
-    leaf[...] = array.astype(leaf.dtype)
+    array = qarray.dequantised(source[name])
+    leaf[...] = jnp.asarray(array, leaf.dtype)
   width = drafter.config.width
   halves = [jnp.zeros((width, width)), jnp.eye(width)]
   if not drafter.config.embedding_first:
     halves.reverse()
   drafter.eh_proj[...] = jnp.concatenate(halves).astype(drafter.eh_proj.dtype)
   drafter.final_layernorm[...] = drafter.target_norm[...]
+
+
+def _arrays(layer):
+  params = vars(layer).items()
+  return {name: x[...] for name, x in params if isinstance(x, nnx.Param)}

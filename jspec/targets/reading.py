@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection
+from typing import Any
 
 import jax
 import numpy as np
@@ -34,6 +35,11 @@ from jspec.targets import (
 from jspec.typing import Array
 
 DTYPES = ('float32', 'bfloat16')
+# From a target without values to itself, told how it lies, and its layout: what
+# `sharding.Layout` has.
+Arrange = Callable[
+  [transformer.Transformer], tuple[transformer.Transformer, Any]
+]
 # Chooses experts, which no rounding may change.
 _FLOAT32 = ('expert_bias',)
 # Rows and columns of an array that enter a fingerprint.
@@ -146,7 +152,9 @@ def read(
   weights: str | None = None,
   cache_form: str | None = None,
   mesh: Mesh | None = None,
+  arrange: Arrange | None = None,
   is_split: bool = False,
+  has_layers: bool = True,
   on_array: Callable[[int, int], None] | None = None,
 ) -> transformer.Transformer:
   """Reads a target to its place.
@@ -158,7 +166,10 @@ def read(
       `dtype`. What is rounded to it is what the files hold, not `dtype`.
     cache_form: of the target's cache (`cache.forms`).
     mesh: with an axis `sharding.AXIS`; None: the first device.
+    arrange: says how arrays lie where `mesh` does not, by `sharding.arrange`.
     is_split: keep every layer's weights apart, see `nn.stack`.
+    has_layers: False gives an outline, whose layers hold `ShapeDtypeStruct`s:
+      for who borrows the embedding and the head.
     on_array: called with (numbers placed, numbers in all), for a progress bar.
 
   Raises:
@@ -171,14 +182,20 @@ def read(
   layout = None
   if mesh is not None:
     layout = sharding.arrange(target, sharding.checked(mesh))
-  found = nnx.to_flat_state(nnx.state(target))
+  elif arrange is not None:
+    target, layout = arrange(target)
+  found = [
+    (path, param)
+    for path, param in nnx.to_flat_state(nnx.state(target))
+    if has_layers or path[0] != 'layers'
+  ]
   total = sum(math.prod(param.shape) for _, param in found)
-  is_host = _platform(mesh) == 'cpu'
+  is_host = _platform(layout) == 'cpu'
   width = jax.numpy.dtype(dtype).itemsize
   arena = host_memory.Arena(
     sum(
       leaf.size * min(width, leaf.dtype.itemsize)
-      for leaf in jax.tree.leaves(nnx.state(target))
+      for leaf in jax.tree.leaves([param for _, param in found])
     )
   )
   empty = arena.empty if is_host else host_memory.empty
@@ -210,10 +227,35 @@ def read(
   return target
 
 
-def _platform(mesh):
-  return (
-    jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+def _platform(layout):
+  if layout is None:
+    return jax.default_backend()
+  return layout.mesh.devices.flat[0].platform
+
+
+def is_outline(target: nnx.Module) -> bool:
+  """Whether layers are shapes alone; see `has_layers` of `read`."""
+  return any(
+    isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(target)
   )
+
+
+def layer(reader: Reader, index: int) -> dict[str, np.ndarray]:
+  """The arrays of one layer in float32, by name.
+
+  Args:
+    reader: of the files.
+    index: 0-based, of a layer there is.
+  """
+  found = {}
+  for name, has in architecture.layers_with(reader.config).items():
+    if index not in has:
+      continue
+    row, shape = has.index(index), reader.shapes[name][1:]
+    found[name] = np.empty(shape, np.float32)
+    box = (slice(row, row + 1), *(slice(0, size) for size in shape))
+    reader.read(name, box, found[name][None])
+  return found
 
 
 def abstract(

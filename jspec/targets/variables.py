@@ -13,11 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jspec.checkpoints import conversions, host_memory
 from jspec.nn import fused
-from jspec.targets import sharding
 from jspec.typing import Array
 
 # A part, and the devices that hold it; None is the first one.
@@ -33,7 +32,7 @@ class Variable:
     name: of the array in `architecture.array_shapes`.
     rows: which rows of that array it holds; a number for one layer without the
       axis, None for an array outside layers.
-    layout: of the model; None on one device.
+    layout: of the model, what `sharding.Layout` has; None on one device.
     empty: makes the arrays of the host, as `host_memory.empty`.
     num_threads: that read a part; None: as many as there are cores.
   """
@@ -41,7 +40,7 @@ class Variable:
   reader: Any
   name: str
   rows: list[int] | int | None
-  layout: sharding.Layout | None
+  layout: Any
   empty: Callable[..., np.ndarray] = host_memory.empty
   num_threads: int | None = None
 
@@ -61,11 +60,16 @@ class Variable:
     )
 
   def lies(self, shape: tuple[int, ...]) -> NamedSharding | None:
-    """How an array of that shape lies, which may have axes of 1."""
+    """How an array of that shape lies; an axis of 1 instead lies whole."""
     if self.layout is None:
       return None
     is_row = isinstance(self.rows, int)
-    return self.layout.sharding(self.name, shape, is_row=is_row)
+    lies = self.layout.sharding(self.name, self.shape, is_row=is_row)
+    axes = [
+      None if n == 1 else axis
+      for axis, n in zip(lies.spec, shape, strict=False)
+    ]
+    return NamedSharding(lies.mesh, PartitionSpec(*axes))
 
   def read(self, box: conversions.Box, out: np.ndarray) -> None:
     """Reads a part, its columns in the order of shards.

@@ -5,6 +5,7 @@ Their options are the fields of their config, of which those that follow from
 the target may be left out, and a section `loss` with the fields of their loss.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from jspec.drafters import borrowed, mtp_warm_start, specblock_config
 from jspec.drafters import eagle3 as eagle3_lib
 from jspec.drafters import mtp as mtp_lib
 from jspec.drafters import specblock as specblock_lib
+from jspec.targets import reading
 from jspec.typing import Array, Key
 
 
@@ -94,7 +96,13 @@ def mtp(loaded: Any, options: dict[str, Any], *rest) -> Any:
   }
   drafter = plain(mtp_lib.METHOD, defaults, loaded, options, *rest)
   if layer is not None:
-    mtp_warm_start.warm_start_from_target_layer(drafter, loaded.model, layer)
+    read = None
+    if loaded.opened is not None:
+      # What is loaded may be rounded, or an outline.
+      read = functools.partial(reading.layer, loaded.opened.reader())
+    mtp_warm_start.warm_start_from_target_layer(
+      drafter, loaded.model, layer, read
+    )
   return drafter
 
 

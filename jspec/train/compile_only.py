@@ -47,12 +47,14 @@ class Unread:
     name: as the config has it.
     tokenizer: none is read.
     stop_ids: none are known.
+    opened: no files are.
   """
 
   model: Any
   name: str
   tokenizer: Any = None
   stop_ids: tuple[int, ...] = ()
+  opened: Any = None
 
 
 @dataclasses.dataclass(frozen=True)

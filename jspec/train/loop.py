@@ -139,7 +139,7 @@ def _run(
     target, judge, together = (), None, frozenset()
   else:
     source = pipeline.Documents(found)
-    placed = placing.target(loaded.model, devices, config.compute_dtype)
+    placed = placing.target_of(loaded, devices, config.compute_dtype)
     together = placing.together(placed, devices)
     graphdef, target = nnx.split(placed)
     taps_of = step.online_taps(

@@ -14,8 +14,8 @@ import jax
 from jspec import config as config_lib
 from jspec import distributed, errors, loading, opening
 from jspec.data import features
+from jspec.train import agreement, compile_only, loop, prepare, settings, step
 from jspec.train import capture as capture_lib
-from jspec.train import compile_only, loop, prepare, settings, step
 
 # From a drafter to its numbers.
 Evaluate = Callable[[Any], dict[str, Any]]
@@ -68,10 +68,7 @@ def run(
       ' name the folder it is mounted at (data.store alone may lie in object'
       ' storage)'
     )
-  # A mesh takes its parts from the host; no device needs room for all of it.
-  is_spread = config.data.mode == 'online' and jax.device_count() > 1
-  with distributed.on_host() if is_spread else contextlib.nullcontext():
-    loaded = loading.load_target(config.target)
+  loaded = _loaded(config, is_decoded=evaluation is not None)
   loop.run(
     config,
     workdir,
@@ -81,6 +78,24 @@ def run(
     on_progress=on_progress,
     on_message=on_message,
   )
+
+
+def _loaded(config, is_decoded):
+  """The target; its layers only where this process needs all of them.
+
+  A mesh reads its parts from the files, and a store has what layers gave. What
+  is decoded at evaluations the first process decodes alone, on one device.
+  """
+  is_spread = config.data.mode == 'online' and jax.device_count() > 1
+  has_layers = is_decoded and agreement.is_first()
+  if config.data.mode == 'online':
+    has_layers = has_layers or not is_spread
+  elif jax.process_count() == 1:
+    # One process alone may fill a store.
+    has_layers = has_layers or not features.exists(config.data.store)
+  # No device needs room for all of what a mesh shares out.
+  with distributed.on_host() if is_spread else contextlib.nullcontext():
+    return loading.load_target(config.target, has_layers=has_layers)
 
 
 def compiled(config: settings.TrainConfig, topology: str) -> str:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Brings what a run holds to its mesh, and back.
 
-Every process has the same weights and the same held-out batches, and a part of
-the rows of a training batch; each hands over what its own devices are to hold.
+Every process has the same weights of the drafter and the same held-out batches,
+and a part of the rows of a training batch; each hands over what its own devices
+are to hold, and of the target reads no more than that.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from jax.sharding import Mesh
 
 from jspec import errors
 from jspec.nn import fused, qarray, spread
-from jspec.targets import sharding, transformer
+from jspec.targets import reading, sharding, transformer
 from jspec.train import layout, step
 from jspec.train import mesh as mesh_lib
 from jspec.typing import Array, Key, PyTree
@@ -29,6 +31,70 @@ def tree(arrays: PyTree, mesh: Mesh) -> PyTree:
   """Arrays that every process has whole, stored as `layout` says."""
   lies = layout.Rules(mesh).tree(arrays)
   return jax.tree.map(sharding.put, arrays, lies)
+
+
+def target_of(loaded: Any, mesh: Mesh, compute_dtype: str) -> nnx.Module:
+  """The target on the mesh: a copy, or read from its files if it is an outline.
+
+  Args:
+    loaded: the target as `jspec.loading.load_target` returns it.
+    mesh: of the run.
+    compute_dtype: of `cast`.
+
+  Raises:
+    UserError: see `arranged`.
+  """
+  if reading.is_outline(loaded.model):
+    return read(loaded.opened, mesh, compute_dtype)
+  return target(loaded.model, mesh, compute_dtype)
+
+
+def read(opened: Any, mesh: Mesh, compute_dtype: str = 'float32') -> nnx.Module:
+  """What `target` gives, straight from the files.
+
+  A process reads what its devices hold and no more, and its host holds one
+  device's part of one array at a time.
+
+  Args:
+    opened: the target as `jspec.opening.open_target` returns it.
+    mesh: of the run.
+    compute_dtype: of `cast`.
+
+  Raises:
+    UserError: see `arranged`.
+  """
+  forms = opened.forms()
+  if compute_dtype == 'bfloat16':
+    forms['dtype'] = compute_dtype  # As `cast` rounds: to the nearest, once.
+
+  def arrange(model):
+    made, order = arranged(model, mesh)
+    return made, _Lying(mesh, order)
+
+  made = reading.read(
+    opened.reader(),
+    **forms,
+    arrange=arrange,
+    is_split=mesh.devices.flat[0].platform == 'cpu',
+  )
+  for _, variable in nnx.to_flat_state(nnx.state(made)):
+    array = variable[...]
+    if isinstance(array, qarray.QArray):
+      # It came beside its values; in the table it is whole.
+      scale = sharding.put(array.scale, layout.whole(mesh))
+      variable.set_value(dataclasses.replace(array, scale=scale))
+  return made
+
+
+class _Lying(NamedTuple):
+  """A `sharding.Layout` by the table of `layout`."""
+
+  mesh: Mesh
+  order: Mapping[str, Any]
+
+  def sharding(self, name, shape, *, is_row):
+    del is_row  # The table counts axes from the end.
+    return layout.Rules(self.mesh).sharding(name, shape)
 
 
 def target(

@@ -236,6 +236,7 @@ class TrainConfig:
         raise errors.UserError(
           f'{name} is {value}: it must be at least {bound}'
         )
+    optim_lib.schedule(self.optim, self.num_steps)  # It refuses what is odd.
     last = self.profile.start + self.profile.num_steps - 1
     if self.profile.num_steps and last > self.num_steps:
       raise errors.UserError(

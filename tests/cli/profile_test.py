@@ -39,7 +39,8 @@ def test_profile_measures_once(decodes, target, tmp_path, cache, monkeypatch):
   given = []
   real = engine.Engine
 
-  def start(model, drafter, chosen, *, costs, on_progress):
+  def start(model, drafter, chosen, mesh, *, costs, **rest):
+    del mesh, rest
     given.append(costs)
     if costs is None:
       raise RuntimeError('would measure')

@@ -32,6 +32,7 @@ def words(target, tmp_path):
     f'--config.data.store={tmp_path / "taps"}',
     f'--config.eval.prompts={tmp_path / "prompts.jsonl"}',
     '--config.drafter.options.mask_token_id=3',
+    '--config.drafter.options.num_taps=1',
     '--config.data.num_rows=8',
     '--config.optim.warmup_steps=1',
     '--config.num_steps=4',
@@ -67,3 +68,10 @@ def test_prompts_are_refused_before_the_target_is_loaded(
   words += ['--workdir', tmp_path / 'run']
   said = refused(*words, '--config.eval.prompts=absent.jsonl')
   assert 'absent.jsonl' in said
+
+
+def test_a_schedule_is_refused_before_the_target_is_loaded(refused, tmp_path):
+  words = ['train', '--config', f'{CONFIG}:target=nowhere,smoke']
+  words += ['--workdir', tmp_path / 'run']
+  said = refused(*words, '--config.optim.warmup_steps=20')
+  assert said.startswith('optim.warmup_steps is 20 but num_steps is 20: ')

@@ -22,6 +22,7 @@ def loaded():
     tokenizer=types.SimpleNamespace(bos_id=None),
     stop_ids=(),
     fingerprint='of the toy',
+    opened=None,
   )
 
 

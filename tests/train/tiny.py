@@ -50,6 +50,7 @@ def loaded(seed=0, **changes):
     template=None,
     stop_ids=(2,),
     fingerprint=f'tiny{seed}',
+    opened=None,
   )
 
 
