@@ -5,10 +5,10 @@
 
 Rows are multiplied by `jax.lax.ragged_dot`, a matmul whose row groups have
 weights of their own: no capacity, no dropped row, work that follows rows x
-top_k. Where XLA has no such product (a CPU) it multiplies every row by every
-expert, masked. In a loop over layers on a TPU the groups are those of all
-layers, empty but for one layer's, so that no layer's experts are copied out of
-the stack first (`nn.stack.Row`).
+top_k. Where XLA has no such product (a CPU) a loop over blocks of rows does it
+(`nn.experts_on_cpu`). In a loop over layers on a TPU the groups are those of
+all layers, empty but for one layer's, so that no layer's experts are copied out
+of the stack first (`nn.stack.Row`).
 """
 
 from typing import NamedTuple
@@ -16,7 +16,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jspec.nn import layers, qarray, stack
+from jspec.kernels import choose
+from jspec.nn import experts_on_cpu, layers, qarray, stack
 from jspec.typing import Array, Float, Int
 
 
@@ -118,13 +119,21 @@ def _by_expert(rows, weight, sizes, expert):
     every = jnp.zeros((num_layers * num_experts,), sizes.dtype)
     sizes = jax.lax.dynamic_update_slice(every, sizes, start)
     weight = weight.stacked.reshape(-1, *matrix)
+  elif isinstance(weight, qarray.QArray):
+    weight, scale = weight.values, weight.scale
+  if choose.machine()[0] == 'cpu':
+    out = experts_on_cpu.ragged_dot(rows, weight, sizes)
   else:
-    weight, scale = qarray.taken_apart(weight, rows.dtype)
+    weight = weight if scale is None else weight.astype(rows.dtype)
+    out = _on_accelerator(rows, weight, sizes)
+  return qarray.scaled(out, None if scale is None else scale[expert, 0])
+
+
+def _on_accelerator(rows, weight, sizes):
   # Products of bfloat16 are exact in any precision; where 'highest' is asked
   # for, XLA's kernel for TPUs does not compile for them (libtpu 0.0.42).
   precision = jax.lax.Precision.DEFAULT if rows.dtype == jnp.bfloat16 else None
-  out = jax.lax.ragged_dot(rows, weight, sizes, precision=precision)
-  return qarray.scaled(out, None if scale is None else scale[expert, 0])
+  return jax.lax.ragged_dot(rows, weight, sizes, precision=precision)
 
 
 def mix_reference(
