@@ -3,7 +3,8 @@
 
   o = sum_s e^(x_s - m) v_s / (sum_s e^(x_s - m) [+ e^(sink - m)])
 
-For whole sequences without a cache; its memory grows with their length squared.
+For whole sequences without a cache, or some queries of them; its memory grows
+with the queries times the keys.
 """
 
 import math
@@ -32,14 +33,14 @@ def visible(
 
 
 def attend(
-  q: Float[Array, 'B S N H'],
+  q: Float[Array, 'B T N H'],
   k: Float[Array, 'B S K H'],
   v: Float[Array, 'B S K H'],
-  mask: Bool[Array, 'B S S'],
+  mask: Bool[Array, 'B T S'],
   *,
   scale: float | None = None,
   sinks: Float[Array, 'N'] | None = None,
-) -> Float[Array, 'B S N H']:
+) -> Float[Array, 'B T N H']:
   """Attends; statistics in float32.
 
   Args:

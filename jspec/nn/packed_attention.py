@@ -2,10 +2,15 @@
 """Causal attention of packed rows without a cache, for rows of any length.
 
 A token sees its own document up to itself, a window of it. Rows of up to
-`LONGEST_DENSE` tokens are one matrix of scores (`dense_attention`), so their
-memory grows with the length squared; longer ones go through blocks of keys with
-a running softmax (`prefix_attention`), and nothing of size S x S exists. Both
-give the same up to rounding, but for tokens of padding, which mean nothing.
+`LONGEST_DENSE` tokens have matrices of scores (`dense_attention`), a block of
+queries against all keys that any of them may see, which is half of S x S:
+
+  queries 0..63     keys 0..63
+  queries 64..127   keys 0..127     with a window of 32: keys 33..127
+
+Longer ones go through blocks of keys with a running softmax
+(`prefix_attention`), and nothing of size S x S exists. Both give the same up to
+rounding, but for tokens of padding, which mean nothing.
 
 A sink is one more key of every token, with the logit given and no value. It
 lies in two columns of its own, so that queries and keys stay what they are, and
@@ -26,6 +31,8 @@ from jspec.typing import Array, Float, Int
 
 # Tokens of a row; 32 heads then have 2 GB of scores.
 LONGEST_DENSE = 4096
+# Blocks of queries, each of which is compiled, and the fewest tokens of one.
+_MOST_BLOCKS, _FEWEST_TOKENS = 8, 64
 
 
 def of(
@@ -54,11 +61,33 @@ def of(
 
   def attend(window, q, k, v, scale, sinks):
     k, v = spread.context(k), spread.context(v)
-    return dense_attention.attend(
-      q, k, v, masks[window], scale=scale, sinks=sinks
-    )
+    mixed = []
+    for start, stop, first in _blocks(q.shape[1], window):
+      own, seen = slice(start, stop), slice(first, stop)
+      mixed.append(
+        dense_attention.attend(
+          q[:, own],
+          k[:, seen],
+          v[:, seen],
+          masks[window][:, own, seen],
+          scale=scale,
+          sinks=sinks,
+        )
+      )
+    return jnp.concatenate(mixed, axis=1)
 
   return attend
+
+
+def _blocks(length, window):
+  """Begin and end of every block of queries, and the first key they see."""
+  found = spread.now()
+  # Where devices share out the tokens, each has a block already.
+  num = 1 if found is not None and found.tokens else _MOST_BLOCKS
+  size = max(_FEWEST_TOKENS, -(-length // num))
+  for start in range(0, length, size):
+    first = 0 if window is None else max(0, start - window + 1)
+    yield start, min(start + size, length), first
 
 
 def _blockwise(

@@ -105,6 +105,32 @@ def test_short_rows_are_one_matrix(monkeypatch):
   assert spread.now() is None
 
 
+@pytest.mark.parametrize('num_blocks', [2, 3, 16])
+@pytest.mark.parametrize(
+  ('window', 'scale', 'has_sinks'), [(None, None, False), (3, 0.5, True)]
+)
+def test_blocks_of_queries_equal_a_matrix(
+  window, scale, has_sinks, num_blocks, monkeypatch
+):
+  monkeypatch.setattr(packed_attention, '_FEWEST_TOKENS', 1)
+  function, found = attention(window, scale, has_sinks), []
+  for most in (1, num_blocks):
+    monkeypatch.setattr(packed_attention, '_MOST_BLOCKS', most)
+    found.append(meshes.values_and_grads(function, arrays()))
+  assert_equal(*found)
+
+
+def test_blocks_of_queries_see_no_key_they_need_not():
+  blocks = list(packed_attention._blocks(300, None))
+  assert blocks == [(i, min(i + 64, 300), 0) for i in range(0, 300, 64)]
+  blocks = list(packed_attention._blocks(300, 32))
+  assert [first for _, _, first in blocks] == [0, 33, 97, 161, 225]
+  assert len(list(packed_attention._blocks(4096, None))) == 8
+  # Devices that share out tokens have blocks already.
+  with spread.over(meshes.spread_over(sequence=2)):
+    assert list(packed_attention._blocks(300, None)) == [(0, 300, 0)]
+
+
 def test_no_array_of_a_long_row_is_quadratic():
   length = 2 * packed_attention.LONGEST_DENSE
   row = jax.ShapeDtypeStruct((1, length), jnp.int32)
