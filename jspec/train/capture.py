@@ -18,9 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 
 from jspec.data import examples, features, packing
 from jspec.text import chat
+from jspec.train import layout, placing
+
+# Of a batch, as the target takes them.
+_ARRAYS = ('tokens', 'positions', 'segments')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +52,7 @@ def capture(
   *,
   row_len: int = 512,
   num_rows: int = 4,
+  mesh: Mesh | None = None,
   on_progress: Callable[[str], None] = print,
 ) -> Cost:
   """Writes the taps of all documents; resumes an unfinished store.
@@ -58,6 +64,7 @@ def capture(
     settings: what the store says about itself; see `settings_for`.
     row_len: tokens in a packed row, at least the longest document.
     num_rows: rows in a batch.
+    mesh: devices that the target lies on (`placing.target`); None: one.
     on_progress: takes one line after each shard.
 
   Raises:
@@ -69,7 +76,7 @@ def capture(
   if not missing:
     writer.finish()
     return Cost()
-  encode = _compiled(target, settings, row_len, num_rows)
+  encode = _compiled(target, settings, row_len, num_rows, mesh)
   started, num_tokens, target_seconds = time.monotonic(), 0, 0.0
   for done, shard in enumerate(missing, start=1):
     start = shard * settings.shard_len
@@ -111,20 +118,27 @@ def settings_for(
   )
 
 
-def _compiled(target, settings, row_len, num_rows):
+def _compiled(target, settings, row_len, num_rows, mesh):
   """The target's forward pass to taps, of rows of one shape."""
   graphdef, state = nnx.split(target)
   dtype = 'float32' if settings.dtype == 'int8' else settings.dtype
-  encode = jax.jit(functools.partial(_encode, graphdef, settings.taps, dtype))
-  rows = jax.ShapeDtypeStruct((num_rows, row_len), jnp.int32)
-  return functools.partial(
-    encode.lower(state, rows, rows, rows).compile(), state
+  encode, lies = (
+    functools.partial(_encode, graphdef, settings.taps, dtype),
+    None,
+  )
+  if mesh is not None:
+    encode = layout.within(mesh, encode, placing.together(target, mesh))
+    lies = layout.batch_sharding(mesh)
+  rows = jax.ShapeDtypeStruct((num_rows, row_len), jnp.int32, sharding=lies)
+  compiled = jax.jit(encode).lower(state, *[rows] * len(_ARRAYS)).compile()
+  return lambda batch: compiled(
+    state, *jax.device_put([batch[name] for name in _ARRAYS], lies)
   )
 
 
-def _encode(graphdef, taps, dtype, state, tokens, positions, segments):
+def _encode(graphdef, taps, dtype, state, *arrays):
   target = nnx.merge(graphdef, state)
-  _, states = target.encode(tokens, positions, segments, taps)
+  _, states = target.encode(*arrays, taps)
   return states.astype(jnp.dtype(dtype))
 
 
@@ -139,9 +153,7 @@ def _capture_shard(encode, documents, row_len, num_rows):
       [packing.fill_row([tokens[n] for n in row], row_len) for row in chunk],
       num_rows,
     )
-    states = np.asarray(
-      encode(batch['tokens'], batch['positions'], batch['segments'])
-    )
+    states = np.asarray(encode(batch))
     for row_idx, row in enumerate(chunk):
       offset = 0
       for number in row:

@@ -83,16 +83,16 @@ def run(
 def _loaded(config, is_decoded):
   """The target; its layers only where this process needs all of them.
 
-  A mesh reads its parts from the files, and a store has what layers gave. What
-  is decoded at evaluations the first process decodes alone, on one device.
+  Several devices read their parts from the files, and a store has what layers
+  gave. What is decoded at evaluations the first process decodes on one device.
   """
-  is_spread = config.data.mode == 'online' and jax.device_count() > 1
+  is_spread = jax.device_count() > 1
   has_layers = is_decoded and agreement.is_first()
-  if config.data.mode == 'online':
-    has_layers = has_layers or not is_spread
-  elif jax.process_count() == 1:
-    # One process alone may fill a store.
-    has_layers = has_layers or not features.exists(config.data.store)
+  if not is_spread:
+    is_filled = config.data.mode == 'store' and features.exists(
+      config.data.store
+    )
+    has_layers = has_layers or not is_filled
   # No device needs room for all of what a mesh shares out.
   with distributed.on_host() if is_spread else contextlib.nullcontext():
     return loading.load_target(config.target, has_layers=has_layers)
@@ -134,7 +134,7 @@ def capture(
       f'data.mode is {config.data.mode}: nothing is stored then; take `online`'
       ' out of the config, or give --config.data.mode=store'
     )
-  loaded = loading.load_target(config.target)
+  loaded = _loaded(config, is_decoded=False)
   found = prepare.documents(config, loaded, on_message)
   train, _ = prepare.split(
     found, config.eval.held_out, config.data.domains, config.data.weights

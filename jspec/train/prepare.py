@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Before the first step: documents, split, drafter and the store of taps."""
 
+import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ import jax
 from jspec import errors
 from jspec.data import dropping, examples, features, mixture, sources
 from jspec.drafters import vocab
-from jspec.train import build, capture, initial, settings
+from jspec.train import build, capture, initial, mesh, placing, settings
 
 
 def documents(
@@ -164,8 +166,8 @@ def fill(
     on_message: takes what a person should read.
 
   Raises:
-    UserError: the store is of something else or cannot be written, or several
-      processes would fill it.
+    UserError: the store is of something else or cannot be written, sizes of the
+      mesh do not fit the devices, or several processes would fill it.
   """
   if features.exists(config.data.store):
     return capture.Cost()
@@ -174,13 +176,24 @@ def fill(
       f'{config.data.store} is not filled, which one process must do: run'
       ' `jspec capture` with this config first'
     )
+  sizes = mesh.sizes(config.mesh, jax.device_count())
+  shares = math.prod(sizes[axis] for axis in mesh.ROWS)
+  # As many rows as share out: how many changes nothing but the time.
+  num_rows = -(-config.data.num_rows // shares) * shares
+  data = dataclasses.replace(config.data, num_rows=num_rows)
+  model, devices = loaded.model, mesh.make(config.mesh, data)
+  if devices.size == 1:
+    devices = None
+  else:
+    model = placing.target_of(loaded, devices, 'float32')
   return capture.capture(
-    loaded.model,
+    model,
     found,
     config.data.store,
     _wanted(config, loaded, found, taps),
     row_len=config.data.row_len,
-    num_rows=config.data.num_rows,
+    num_rows=num_rows,
+    mesh=devices,
     on_progress=on_message,
   )
 

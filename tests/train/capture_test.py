@@ -8,8 +8,8 @@ import pytest
 from jspec import config as config_lib
 from jspec import errors
 from jspec.data import examples, features
-from jspec.train import capture, prepare, settings
-from tests.train import tiny
+from jspec.train import capture, placing, prepare, settings
+from tests.train import spread_steps, tiny
 
 PREFIX = 6
 # Of six documents, all of which begin alike; two are equal but for the last.
@@ -31,15 +31,19 @@ def documents():
   return found
 
 
-def stored(loaded, folder, found, num_rows):
+def stored(loaded, folder, found, num_rows, mesh=None):
   settings = capture.settings_for(loaded, found, taps=TAPS, dtype='float32')
+  model = loaded.model
+  if mesh is not None:
+    model = placing.target(model, mesh)
   capture.capture(
-    loaded.model,
+    model,
     found,
     folder,
     settings,
     row_len=24,
     num_rows=num_rows,
+    mesh=mesh,
     on_progress=tiny.silent,
   )
   store = features.Store(
@@ -50,6 +54,20 @@ def stored(loaded, folder, found, num_rows):
     np.testing.assert_array_equal(record['tokens'], document.tokens)
     assert record['taps'].shape == (len(document), len(TAPS), 16)
   return [store[number]['taps'] for number in range(len(found))]
+
+
+@pytest.mark.parametrize(
+  'preset',
+  ['fsdp_tp', *(pytest.param(x, marks=pytest.mark.slow) for x in ('dp', 'sp'))],
+)
+def test_on_several_devices_it_is_the_same(tmp_path, preset):
+  loaded, found = tiny.loaded(**spread_steps.EVEN), documents()
+  mesh = spread_steps.mesh_of(preset=preset)
+  with jax.default_matmul_precision('highest'):
+    want = stored(loaded, tmp_path / 'one', found, 2)
+    got = stored(loaded, tmp_path / 'several', found, 8, mesh)
+  for one, other in zip(want, got, strict=True):
+    np.testing.assert_allclose(other, one, atol=1e-5)
 
 
 @pytest.mark.slow

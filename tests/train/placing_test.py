@@ -109,7 +109,7 @@ def test_no_more_is_read_at_once_than_a_device_holds(folder, largest):
 
 @pytest.mark.parametrize(
   'mode, is_decoded, has_layers',
-  [('online', False, False), ('online', True, True), ('store', False, True)],
+  [('online', False, False), ('online', True, True), ('store', False, False)],
 )
 def test_layers_are_read_whole_only_where_they_are_needed(
   folder, tmp_path, mode, is_decoded, has_layers
