@@ -83,7 +83,8 @@ class Found:
 
   def floor(self, seconds: dict[Matmul, float]) -> float:
     """Seconds of all of them, from those of one run of each."""
-    return sum(num * seconds[matmul] for matmul, num in self.counts.items())
+    times = (num * seconds[matmul] for matmul, num in self.counts.items())
+    return sum(times, 0.0)
 
 
 def find(function: Callable[..., Any], *args: Any) -> Found:

@@ -88,6 +88,8 @@ def test_floor_is_the_sum_over_runs():
   each = {m: (10.0 if m.flop == 250 else 1.0) for m in found.counts}
   assert found.floor(each) == 31
   assert found.flop == 3 * 250 + 16
+  # A part without products takes no time, in seconds.
+  assert matmuls.Found().floor({}) == 0
 
 
 @pytest.mark.parametrize('shape', [(3, 7, 5), (300, 20, 40)])
