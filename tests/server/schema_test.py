@@ -11,6 +11,10 @@ from schemathesis import checks
 
 from tests.server import chat_tools_test, running
 
+# The server runs in this process: what its threads draw hypothesis takes for
+# what a strategy drew.
+pytestmark = pytest.mark.filterwarnings('ignore:Do not use the `random` module')
+
 FEW, MANY = 12, 150
 CHECKS = [
   checks.not_a_server_error,
