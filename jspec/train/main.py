@@ -86,15 +86,14 @@ def _loaded(config, is_decoded):
   Several devices read their parts from the files, and a store has what layers
   gave. What is decoded at evaluations the first process decodes on one device.
   """
-  is_spread = jax.device_count() > 1
+  is_online, is_spread = config.data.mode == 'online', jax.device_count() > 1
   has_layers = is_decoded and agreement.is_first()
   if not is_spread:
-    is_filled = config.data.mode == 'store' and features.exists(
-      config.data.store
-    )
+    is_filled = not is_online and features.exists(config.data.store)
     has_layers = has_layers or not is_filled
-  # No device needs room for all of what a mesh shares out.
-  with distributed.on_host() if is_spread else contextlib.nullcontext():
+  # A device that has its share of the target may have no room for all of it.
+  is_on_host = is_online and is_spread
+  with distributed.on_host() if is_on_host else contextlib.nullcontext():
     return loading.load_target(config.target, has_layers=has_layers)
 
 
