@@ -1,50 +1,22 @@
 # SPDX-License-Identifier: MIT
 """`jspec train` whole: decoding along the way, a trace, where the time went."""
 
-import json
-import pathlib
-
 import pytest
 
 from jspec import metrics as metrics_lib
 from jspec.cli import main
+from tests.cli import short_run
 from tests.cli.bad_input import CONFIG
-from tests.train import tiny
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def words(target, tmp_path):
-  """A run of four steps that decodes two prompts twice."""
-  tiny.write_answers(tmp_path / 'answers.jsonl')
-  prompts = [{'prompt': 'w5 w9 w30'}, {'prompt': 'w8 w9'}, {'prompt': 'w7'}]
-  (tmp_path / 'prompts.jsonl').write_text(
-    ''.join(json.dumps(prompt) + '\n' for prompt in prompts)
-  )
-  return [
-    'train',
-    '--config',
-    f'{ROOT / CONFIG}:target={target},smoke',
-    '--workdir',
-    str(tmp_path / 'run'),
-    f'--config.data.answers={tmp_path / "answers.jsonl"}',
-    f'--config.data.store={tmp_path / "taps"}',
-    f'--config.eval.prompts={tmp_path / "prompts.jsonl"}',
-    '--config.drafter.options.mask_token_id=3',
-    '--config.drafter.options.num_taps=1',
-    '--config.data.num_rows=8',
-    '--config.optim.warmup_steps=1',
-    '--config.num_steps=4',
-    '--config.eval.every=2',
+@pytest.mark.slow
+def test_training_decodes_along_the_way(target, tmp_path, decodes, capsys):
+  words = [
+    *short_run.words(tmp_path, target, tmp_path / 'run'),
     '--config.profile.start=3',
     '--config.profile.num_steps=1',
     '--config.tensorboard=true',
   ]
-
-
-@pytest.mark.slow
-def test_training_decodes_along_the_way(words, tmp_path, decodes, capsys):
   assert main.main(words) == 0
   rows = metrics_lib.read(tmp_path / 'run' / 'metrics.jsonl')
   measured = [row for row in rows if 'evaluate/num_answers' in row]
